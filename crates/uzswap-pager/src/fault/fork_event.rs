@@ -88,18 +88,22 @@ impl FaultServer {
     }
 
     fn managed_process(&self, pid: u32) -> Option<SpaceHandle> {
-        self.spaces.values().find(|space| lock(space).pid == Some(pid)).cloned()
+        self.spaces.find(|space| space.pid == Some(pid)).map(|(_, space)| Arc::clone(space))
     }
 
     /// A process whose parent has ended, or cannot be read, shares pages with other forks of the
     /// same program.
     fn managed_with_program_of(&self, pid: u32) -> Option<SpaceHandle> {
         let places = process::places_of_program(pid)?;
-        let is_of_it = |space: &&SpaceHandle| {
-            let other = lock(space).pid;
-            other.is_some_and(|other| process::places_of_program(other) == Some(places))
-        };
-        self.spaces.values().find(is_of_it).cloned()
+        let is_of_it = |pid| process::places_of_program(pid) == Some(places);
+        // The kernel is asked without a lock.
+        let mut spaces = self.spaces.iter().map(|(_, space)| space);
+        spaces
+            .find(|space| {
+                let pid = lock(space).pid;
+                pid.is_some_and(is_of_it)
+            })
+            .cloned()
     }
 
     /// The nearest unmanaged ancestor that shares pages with a process. All ancestors with the
@@ -148,7 +152,7 @@ impl FaultServer {
     /// fault.
     fn join_outsider(&mut self, id: u32, outsider: &Outsider) -> bool {
         let resident = outsider.resident_bytes().unwrap_or(0);
-        let mut child = lock(&self.spaces[&id]);
+        let mut child = lock(&self.spaces[id]);
         child.joins(outsider.group(), resident);
         child.count_copies_from_fork(resident);
         child.protect_all(resident, outsider.stacks());
@@ -162,7 +166,7 @@ impl FaultServer {
     /// must be registered at once: copies of all shared pages would not fit.
     fn join_parent(&mut self, id: u32, parent: &SpaceHandle) -> bool {
         let mut parent = lock(parent);
-        let child = Arc::clone(&self.spaces[&id]);
+        let child = Arc::clone(&self.spaces[id]);
         let stacks = parent.stacks();
         let resident = self.share(&mut parent, &mut lock(&child), None, stacks);
         let could_exceed = parent.protects && resident > self.pager.room_for_copies();
@@ -198,7 +202,11 @@ impl FaultServer {
     /// A member of a group has ended, whose charge had so many shared bytes at most. The last
     /// member has its pages alone.
     pub(super) fn lost(&self, group: &ForkGroup, lent_bytes: u64) {
-        self.pager.lost(group, lent_bytes, &self.spaces.values().collect::<Vec<_>>());
+        self.pager.lost(
+            group,
+            lent_bytes,
+            &self.spaces.iter().map(|(_, space)| space).collect::<Vec<_>>(),
+        );
     }
 
     /// Answers the report of a fork, so that the program goes on.
@@ -220,7 +228,7 @@ impl FaultServer {
     fn unknown_children(&self, space: &AddressSpace) -> u32 {
         let Some(pid) = space.pid else { return 0 };
         // The caller has its space locked.
-        let known = self.spaces.values().filter_map(|space| space.try_lock()?.pid);
+        let known = self.spaces.iter().filter_map(|(_, space)| space.try_lock()?.pid);
         let known: BTreeSet<u32> = known.collect();
         children_of(pid).iter().filter(|child| !known.contains(child)).count() as u32
     }
@@ -245,7 +253,8 @@ impl FaultServer {
         let child = Arc::new(child);
         let followed = self.child_of(parent, Arc::clone(&child)).and_then(|space| {
             let is_undecided = space.is_undecided();
-            let added = self.add_space(space, worker).map_err(|error| error.to_string());
+            let added =
+                self.spaces.add(&self.pager, space, worker).map_err(|error| error.to_string());
             added.map(|child| (child, is_undecided))
         });
         match followed {
@@ -369,7 +378,7 @@ impl FaultServer {
     /// Helperless children of each process, the oldest first.
     fn without_helper(&self) -> BTreeMap<u32, Vec<u32>> {
         let mut found: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (&id, space) in &self.spaces {
+        for (id, space) in self.spaces.iter() {
             let space = lock(space);
             if space.pid.is_none() {
                 found.entry(space.root().unwrap_or(0)).or_default().push(id);
@@ -382,7 +391,7 @@ impl FaultServer {
     pub(super) fn keep_to_quota(&mut self, id: u32) {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let quota = usize::try_from(limit / QUOTA_PART).unwrap_or(usize::MAX).max(SPARE_CHILDREN);
-        let Some(root) = self.spaces.get(&id).map(|space| lock(space).root().unwrap_or(0)) else {
+        let Some(root) = self.spaces.get(id).map(|space| lock(space).root().unwrap_or(0)) else {
             return;
         };
         if let Some(all) = self.without_helper().remove(&root).filter(|all| all.len() > quota) {
@@ -404,9 +413,9 @@ impl FaultServer {
     /// Lets one of these children go: it gets SIGBUS or EFAULT for evicted pages. Whether there
     /// was one that does not fork itself just now.
     fn let_one_go(&mut self, root: u32, children: &[u32]) -> bool {
-        let is_still = |id: &&u32| !lock(&self.spaces[id]).uffd.is_changing();
+        let is_still = |id: &&u32| !lock(&self.spaces[**id]).uffd.is_changing();
         let Some(&id) = children.iter().find(is_still) else { return false };
-        let space = lock(&self.spaces[&id]);
+        let space = lock(&self.spaces[id]);
         space.table.for_each(&mut |page, entry| {
             if !matches!(entry.place, Place::Program) {
                 let _ = space.uffd.poison(page * PAGE..(page + 1) * PAGE, true); // it is not mapped
@@ -414,7 +423,7 @@ impl FaultServer {
         });
         drop(space);
         self.overtaking.retain(|fork| fork.child != id);
-        self.gone(id);
+        self.remove_space(id);
         if !std::mem::replace(&mut self.has_told_of_children, true) {
             log(&format!(
                 "a child of process {root} without a helper is not followed any more, because \
@@ -430,7 +439,7 @@ impl FaultServer {
         let FaultServer { overtaking, spaces, .. } = self;
         overtaking.retain(|PendingFork { child, parent, since }| {
             let is_over = since.elapsed() >= OVERTAKING_FOR;
-            if is_over && let Some(child) = spaces.get(child) {
+            if is_over && let Some(child) = spaces.get(*child) {
                 lock(child).note_pending_of_parent();
             }
             parent.is_changing() && !is_over
@@ -446,7 +455,7 @@ impl FaultServer {
     pub(super) fn overtaking(&self, parent: &AddressSpace) -> Vec<SpaceHandle> {
         let forks = self.overtaking.iter();
         let children = forks.filter(|fork| Arc::ptr_eq(&fork.parent, &parent.uffd));
-        children.filter_map(|fork| self.spaces.get(&fork.child).cloned()).collect()
+        children.filter_map(|fork| self.spaces.get(fork.child).cloned()).collect()
     }
 }
 

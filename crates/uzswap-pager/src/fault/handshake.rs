@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::{Resource, getrlimit};
 
-use super::{FaultServer, PAGE, Token};
+use super::token::Token;
+use super::{FaultServer, PAGE};
 use crate::address_space::{AddressSpace, STAGING_BYTES};
 use crate::admission::lineage::Lineage;
 use crate::doctor::RUN_FEATURES;
@@ -376,7 +377,7 @@ impl FaultServer {
         let _ = peer::let_descriptors(connection, true); // its userfaultfd, with the next message
         match (space, &self.device) {
             (Some(space), _) => {
-                let space = lock(&self.spaces[&space]);
+                let space = lock(&self.spaces[space]);
                 let uffd = space.uffd.as_fd();
                 send(connection, welcome(kind::WELCOME_FORKED), &[file, lent, uffd])?;
             }
@@ -396,11 +397,10 @@ impl FaultServer {
             return Ok(Identity::New);
         }
         let is_it = |space: &AddressSpace| space.pid.is_none() && space.has_secret(secret);
-        let found = self.spaces.iter().find(|(_, space)| is_it(&lock(space)));
-        match found {
+        match self.spaces.find(is_it) {
             // No page is evicted before all events were read.
-            Some((&id, _)) if self.has_pending_events(id) => Ok(Identity::Pending),
-            Some((&id, _)) => Ok(Identity::AddressSpace(id)),
+            Some((id, _)) if self.has_pending_events(id) => Ok(Identity::Pending),
+            Some((id, _)) => Ok(Identity::AddressSpace(id)),
             None => Err(io::ErrorKind::PermissionDenied.into()),
         }
     }
@@ -438,7 +438,7 @@ impl FaultServer {
         let (space, files) = match welcomed.space {
             Some(space) => {
                 // The process may have ended since its hello.
-                let shared = self.spaces.get(&space).ok_or(io::ErrorKind::NotFound)?;
+                let shared = self.spaces.get(space).ok_or(io::ErrorKind::NotFound)?;
                 let child = lock(shared);
                 if child.pid.is_some() {
                     return Err(io::ErrorKind::PermissionDenied.into());
@@ -461,7 +461,7 @@ impl FaultServer {
                 if self.has_space_with_memory_of(files.thread) {
                     return Err(io::ErrorKind::AlreadyExists.into());
                 }
-                (self.add_space(AddressSpace::new(uffd, Some(peer.pid())), 0)?, files)
+                (self.spaces.add(&self.pager, AddressSpace::new(uffd, Some(peer.pid())), 0)?, files)
             }
         };
         let pending = self.pending.remove(&id).expect("it was there");
@@ -473,7 +473,7 @@ impl FaultServer {
         self.helpers.insert(id, ReadyHelper { space, door });
         self.pager.drop_outsiders(|outsider| outsider.pid() == peer.pid());
         let could_exceed = kin.is_some_and(|kin| self.join(space, &kin));
-        let mut child = lock(&self.spaces[&space]);
+        let mut child = lock(&self.spaces[space]);
         child.own.insert(staging);
         child.own.insert(welcomed.own);
         child.identify_by(identity);
@@ -487,7 +487,7 @@ impl FaultServer {
         if met.is_err() && !welcomed.is_forked {
             // The process has ended already, and its connection is closed: no event follows.
             self.helpers.remove(&id);
-            self.gone(space);
+            self.remove_space(space);
         }
         self.pager.ring();
         Ok(None)
@@ -501,14 +501,14 @@ impl FaultServer {
         let is_of_it = |space: &AddressSpace| {
             space.pid == Some(pid) && !space.is_dead() && space.has_memory_of_its_process()
         };
-        self.spaces.values().any(|space| is_of_it(&lock(space)))
+        self.spaces.find(is_of_it).is_some()
     }
 
     /// Whether the memory of a thread is managed already: that of a process which was made by
     /// clone(2) with `CLONE_VM` is its parent's.
     fn has_space_with_memory_of(&self, thread: u32) -> bool {
         let has_it = |helper| process::compare_memory(helper, thread).is_ok_and(Ordering::is_eq);
-        self.spaces.values().any(|space| lock(space).thread.is_some_and(has_it))
+        self.spaces.find(|space| space.thread.is_some_and(has_it)).is_some()
     }
 }
 

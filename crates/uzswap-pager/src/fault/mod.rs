@@ -4,6 +4,8 @@ mod fork_event;
 mod handshake;
 mod orphan;
 mod page_fault;
+mod spaces;
+mod token;
 mod wake_ups;
 mod worker;
 
@@ -21,6 +23,8 @@ use handshake::{PendingHelper, ReadyHelper};
 use orphan::Left;
 use page_fault::{Access, FRESH_MAX, RESTORED_MAX, Requester, Resolution, Waiting};
 use rustix::event::epoll;
+use spaces::Spaces;
+use token::Token;
 use wake_ups::WakeUps;
 use worker::WorkerState;
 pub(crate) use worker::{Workers, count as count_of_workers};
@@ -38,64 +42,14 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Messages of a userfaultfd that are read at once.
 const MESSAGES: usize = 16;
 
-/// The kind of a descriptor in an epoll set.
-#[derive(Debug, Clone, Copy)]
-enum Token {
-    Listener,
-    Wake,
-    /// Of the end of all.
-    Over,
-    /// A helper that is not ready yet, or that may end.
-    Helper(u32),
-    Userfaultfd(u32),
-    /// Of a helper.
-    Door(u32),
-    /// A userfaultfd whose helper has ended.
-    Left(u32),
-}
-
-impl Token {
-    fn data(self) -> epoll::EventData {
-        let number = match self {
-            Token::Listener => 0,
-            Token::Wake => 1,
-            Token::Over => 2,
-            Token::Helper(id) => u64::from(id) * 4 + 4,
-            Token::Userfaultfd(id) => u64::from(id) * 4 + 5,
-            Token::Door(id) => u64::from(id) * 4 + 6,
-            Token::Left(id) => u64::from(id) * 4 + 7,
-        };
-        epoll::EventData::new_u64(number)
-    }
-
-    fn of(data: epoll::EventData) -> Token {
-        match data.u64() {
-            0 => Token::Listener,
-            1 => Token::Wake,
-            2 => Token::Over,
-            number => {
-                let id = (number / 4).saturating_sub(1) as u32;
-                match number % 4 {
-                    0 => Token::Helper(id),
-                    1 => Token::Userfaultfd(id),
-                    2 => Token::Door(id),
-                    _ => Token::Left(id),
-                }
-            }
-        }
-    }
-}
-
 /// All that is known to answer, behind the lock of [`Workers`].
 #[derive(Debug)]
 pub(crate) struct FaultServer {
     pager: Arc<Pager>,
     /// What each worker waits for.
     epolls: Arc<[OwnedFd]>,
-    /// When each worker had a fault last: of those that were started.
-    busy: Vec<Instant>,
     device: Option<File>,
-    spaces: BTreeMap<u32, SpaceHandle>,
+    spaces: Spaces,
     /// Helpers that are not ready, the oldest first.
     pending: BTreeMap<u32, PendingHelper>,
     /// Helpers of spaces, by the number that they came with: to see that they end.
@@ -124,7 +78,7 @@ struct Answered {
     /// Messages.
     count: usize,
     /// The worker must wake a thread on its own processor.
-    drawn: Option<AffinityGuard>,
+    guard: Option<AffinityGuard>,
 }
 
 /// Why a userfaultfd could not be read now.
@@ -151,13 +105,13 @@ impl FaultServer {
             epoll::add(epoll, &pager.over, Token::Over.data(), epoll::EventFlags::IN)?;
         }
         let device = File::options().read(true).write(true).open("/dev/userfaultfd").ok();
+        let spaces = Spaces::new(Arc::clone(&epolls), Arc::clone(&pager.turns));
         let reader = pager.write_back.as_ref().map(|_| Reader::start(&pager)).transpose()?;
         Ok(FaultServer {
             pager,
             epolls,
-            busy: vec![Instant::now()],
             device,
-            spaces: BTreeMap::new(),
+            spaces,
             pending: BTreeMap::new(),
             helpers: BTreeMap::new(),
             waiting: Vec::new(),
@@ -195,8 +149,8 @@ impl FaultServer {
         self.serve_waiting();
         self.look_at_left();
         if self.protects {
-            let is_left = |space: &&SpaceHandle| !lock(space).protect(Duration::ZERO);
-            self.protects = self.spaces.values().filter(is_left).count() > 0;
+            let protects = |(_, space)| !lock(space).protect(Duration::ZERO);
+            self.protects = self.spaces.iter().filter(|space| protects(*space)).count() > 0;
         }
     }
 
@@ -205,27 +159,12 @@ impl FaultServer {
         self.next
     }
 
-    /// A space that a worker is to answer.
-    fn add_space(&mut self, space: AddressSpace, worker: usize) -> io::Result<u32> {
-        let id = self.number();
-        let token = Token::Userfaultfd(id).data();
-        if let Err(error) =
-            epoll::add(&self.epolls[worker], &space.uffd, token, epoll::EventFlags::IN)
-        {
-            self.pager.discard_space(space);
-            return Err(error.into());
-        }
-        let space = self.pager.add_space(space);
-        self.spaces.insert(id, space);
-        Ok(id)
-    }
-
     /// A space is no more: all that was kept for it is freed.
-    fn gone(&mut self, id: u32) {
-        let Some(shared) = self.spaces.remove(&id) else { return };
+    fn remove_space(&mut self, id: u32) {
+        let Some(shared) = self.spaces.remove(id) else { return };
         self.pager.remove_space(&shared);
         let mut space = lock(&shared);
-        self.take_from_workers(&space.uffd, None);
+        self.spaces.take_from_workers(&space.uffd, None);
         if let Some(helper) = space.helper() {
             helper.connection().leave(); // the evictor may have the space still
         }
@@ -241,7 +180,7 @@ impl FaultServer {
     /// Where a process was written to a core file, what had left it is missing there: the kernel
     /// does not ask for it.
     fn tell_of_core(&self, id: u32) {
-        let Some(space) = self.spaces.get(&id).map(lock) else { return };
+        let Some(space) = self.spaces.get(id).map(lock) else { return };
         let (missing, pid) = (space.table.stored_pages() + space.table.staged_pages(), space.pid);
         drop(space);
         if let (1.., Some(pid)) = (missing, pid)
@@ -256,19 +195,12 @@ impl FaultServer {
     /// Forgets address spaces whose memory is gone. No event reports the end of one without a
     /// helper, or of one whose connection another process has, too.
     fn forget_dead(&mut self, may_be: impl Fn(&AddressSpace) -> bool) {
-        let is_dead = |space: &AddressSpace| may_be(space) && space.is_dead();
-        let dead: Vec<u32> = self
-            .spaces
-            .iter()
-            .filter(|(_, space)| is_dead(&lock(space)))
-            .map(|(&id, _)| id)
-            .collect();
-        for id in dead {
-            if lock(&self.spaces[&id]).pid.is_some() {
+        for id in self.spaces.ids_of(|space| may_be(space) && space.is_dead()) {
+            if lock(&self.spaces[id]).pid.is_some() {
                 self.helpers.retain(|_, helper| helper.space != id);
                 self.tell_of_core(id);
             }
-            self.gone(id);
+            self.remove_space(id);
         }
     }
 
@@ -278,10 +210,7 @@ impl FaultServer {
         if !self.pager.has_lost_helper.swap(false, Ordering::Relaxed) {
             return;
         }
-        let is_left = |space: &SpaceHandle| lock(space).is_ending();
-        let left: Vec<u32> =
-            self.spaces.iter().filter(|(_, space)| is_left(space)).map(|(&id, _)| id).collect();
-        for id in left {
+        for id in self.spaces.ids_of(AddressSpace::is_ending) {
             self.helpers.retain(|_, helper| helper.space != id);
             self.tell_of_core(id);
             self.leave(id);
@@ -293,13 +222,13 @@ impl FaultServer {
         self.forget_dead(|_| true);
         self.drop_silent();
         self.look_at_left();
-        self.spaces.values().for_each(|space| lock(space).end_helper_left_alone());
+        self.spaces.iter().for_each(|(_, space)| lock(space).end_helper_left_alone());
     }
 
     /// Reads some messages and answers them.
     fn answer(
         &mut self,
-        desk: &mut WorkerState,
+        worker: &mut WorkerState,
         id: u32,
         shared: &SpaceHandle,
     ) -> Result<Answered, Unread> {
@@ -322,7 +251,7 @@ impl FaultServer {
             0
         });
         if count > 0 {
-            desk.turns.begin();
+            worker.turns.begin();
         }
         let events = room[..count].iter_mut().filter_map(Told::take);
         let (faults, changes): (Vec<Event>, Vec<Event>) =
@@ -344,9 +273,9 @@ impl FaultServer {
         // The changes come before the faults of the same read: a forked child has the pages that
         // its parent had at the fork, and none that the parent gets for a fault.
         for change in changes {
-            self.changed(desk, &mut space, change);
+            self.changed(worker, &mut space, change);
         }
-        let mut drawn = None;
+        let mut guard = None;
         for fault in faults {
             let Event::PageFault { address, write, wp, thread } = fault else { continue };
             if space.asks_identity(address) {
@@ -360,9 +289,9 @@ impl FaultServer {
                 continue;
             }
             if space.tells_fork(address) {
-                drop(drawn.take());
+                drop(guard.take());
                 // At the fork, both sides keep the processors busy.
-                desk.company.leave();
+                worker.affinity.leave();
                 self.prepare_announced_fork(&mut space, address);
                 continue;
             }
@@ -375,11 +304,11 @@ impl FaultServer {
                 continue; // a signal has come: the thread tells its fault again, and again
             }
             let known = space.thread_told(thread);
-            self.see(desk, id, &mut space, thread, start);
+            self.spaces.note_fault(worker, id, &mut space, thread, start);
             if space.has_all_workers {
-                desk.company.keep_several();
+                worker.affinity.follow_several();
             } else {
-                drawn = desk.company.keep(known, space.pid, space.thread);
+                guard = worker.affinity.follow(known, space.pid, space.thread);
             }
             let is_helper = known.is_some() && known == space.thread;
             let by = if is_helper { Requester::Helper } else { Requester::Program };
@@ -406,7 +335,7 @@ impl FaultServer {
             space.settle();
         }
         if count > 0 {
-            desk.turns.end();
+            worker.turns.end();
         }
         drop((reading, space));
         if has_forked {
@@ -417,11 +346,11 @@ impl FaultServer {
         if let Some(error) = no_descriptor {
             self.make_way_for_fork(shared, &error);
         }
-        Ok(Answered { count, drawn })
+        Ok(Answered { count, guard })
     }
 
     /// A program has changed its mappings.
-    fn changed(&mut self, desk: &mut WorkerState, space: &mut AddressSpace, event: Event) {
+    fn changed(&mut self, worker: &mut WorkerState, space: &mut AddressSpace, event: Event) {
         match event {
             Event::Remove { start, .. } if space.is_staging(start) => {} // no page of the program
             Event::Remove { start, end } => space.removed(start..end),
@@ -436,8 +365,8 @@ impl FaultServer {
                 children.iter().for_each(|it| lock(it).note_moved_by_parent(from..from + len, to));
             }
             Event::Fork { child } => {
-                desk.company.leave();
-                self.forked(space, child, desk.number);
+                worker.affinity.leave();
+                self.forked(space, child, worker.number);
             }
             Event::PageFault { .. } => unreachable!("the caller has dealt with faults"),
         }

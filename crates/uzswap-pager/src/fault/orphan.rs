@@ -11,7 +11,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{FaultServer, PAGE, Token};
+use super::token::Token;
+use super::{FaultServer, PAGE};
 use crate::lock;
 use crate::messages::log;
 use crate::program::peer::Peer;
@@ -69,7 +70,7 @@ impl FaultServer {
     /// Keeps memory without a helper: pages that are touched are poisoned.
     pub(super) fn orphan(&mut self, uffd: Arc<Userfaultfd>, pid: u32, peer: Option<Arc<Peer>>) {
         let id = self.number();
-        let token = Token::Left(id).data();
+        let token = Token::Orphan(id).data();
         // Without epoll each check reads it.
         let polled = Polled::add(&self.epolls, Arc::clone(&uffd), token).ok();
         let since = Instant::now();
@@ -79,11 +80,11 @@ impl FaultServer {
 
     /// Takes over the address space of an ended helper.
     pub(super) fn leave(&mut self, id: u32) {
-        let left = self.spaces.get(&id).map(|space| {
+        let left = self.spaces.get(id).map(|space| {
             let space = lock(space);
             (Arc::clone(&space.uffd), space.pid.unwrap_or(0), space.peer.clone())
         });
-        self.gone(id);
+        self.remove_space(id);
         if let Some((uffd, pid, peer)) = left.filter(|(uffd, ..)| !uffd.is_memory_gone()) {
             // The kernel reports faults again that were read before.
             let _ = uffd.wake(ALL);
@@ -104,8 +105,7 @@ impl FaultServer {
 
     /// Whether nobody has memory of the ended programs.
     pub(super) fn leave_all(&mut self) -> bool {
-        let all: Vec<u32> = self.spaces.keys().copied().collect();
-        all.into_iter().for_each(|id| self.leave(id));
+        self.spaces.ids_of(|_| true).into_iter().for_each(|id| self.leave(id));
         self.left.values_mut().for_each(|left| left.due = left.since);
         self.look_at_left();
         self.left.is_empty()

@@ -97,7 +97,7 @@ pub(super) enum Resolution {
 impl FaultServer {
     pub(super) fn serve_waiting(&mut self) {
         for mut fault in std::mem::take(&mut self.waiting) {
-            let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
+            let Some(shared) = self.spaces.get(fault.space).cloned() else { continue };
             let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
             // A shared page that the evictor frees in a round may still be another process's.
             let may_help = fault.access == Access::FirstWrite || rounds < ROOM_ROUNDS;
@@ -325,7 +325,7 @@ impl FaultServer {
         let address = fault.page() * PAGE;
         if stopped.errno == libc::EAGAIN {
             let is_growth = space.leave_growth_to_kernel(address, fault.thread);
-            if !is_growth && self.epolls.len() == 1 {
+            if !is_growth && self.spaces.has_one_worker() {
                 // For who changes the mappings. Where there are more, that runs anyway.
                 std::thread::yield_now();
             }
