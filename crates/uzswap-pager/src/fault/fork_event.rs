@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::{Resource, getrlimit};
 
@@ -21,15 +21,6 @@ use crate::run_dir::random_bytes;
 use crate::{SpaceHandle, lock, too_many_files};
 use uzswap_sys::process;
 use uzswap_sys::userfaultfd::{Event, Userfaultfd};
-
-/// A fork whose event may arrive before earlier changes by other threads of the parent. Until
-/// these are read, no fault of the child is answered.
-#[derive(Debug)]
-pub(super) struct PendingFork {
-    child: u32,
-    parent: Arc<Userfaultfd>,
-    since: Instant,
-}
 
 /// Processes that share pages with a forked one.
 #[derive(Debug)]
@@ -51,9 +42,6 @@ const SPARE_CHILDREN: usize = 16;
 /// Processes that the supervisor asks whether they are the child.
 const CANDIDATES_MAX: usize = 64;
 
-/// How long the child may stay unanswered for that.
-const OVERTAKING_FOR: Duration = Duration::from_millis(100);
-
 impl FaultServer {
     /// Relatives of a process that was forked before its parent was registered; `None` if it
     /// shares no memory with a known process.
@@ -64,7 +52,7 @@ impl FaultServer {
     /// `WouldBlock` where too many have joined the parent lately: all that this has is protected
     /// for each.
     pub(super) fn kin_to_join(&mut self, pid: u32) -> io::Result<Option<Kin>> {
-        if !process::runs_what_was_forked(pid) || self.has_left(pid) {
+        if !process::runs_what_was_forked(pid) || self.orphans.has_memory_of(pid) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         // Not beyond one that runs another program: a process whose parent has ended has another.
@@ -260,7 +248,7 @@ impl FaultServer {
         match followed {
             Ok((child, true)) if parent.has_threads() => {
                 let parent = Arc::clone(&parent.uffd);
-                self.overtaking.push(PendingFork { child, parent, since: Instant::now() });
+                self.pending_forks.add(child, parent);
             }
             Ok(_) => {}
             Err(why) => {
@@ -269,7 +257,7 @@ impl FaultServer {
                     "cannot follow a child of process {pid}: {why}; the child gets SIGBUS or \
                      EFAULT on evicted pages"
                 ));
-                self.orphan(child, pid, parent.peer.clone());
+                self.orphans.add(child, pid, parent.peer.clone());
             }
         }
     }
@@ -422,7 +410,7 @@ impl FaultServer {
             }
         });
         drop(space);
-        self.overtaking.retain(|fork| fork.child != id);
+        self.pending_forks.forget(id);
         self.remove_space(id);
         if !std::mem::replace(&mut self.has_told_of_children, true) {
             log(&format!(
@@ -432,30 +420,6 @@ impl FaultServer {
             ));
         }
         true
-    }
-
-    /// Answers children that have waited long enough for events of their parents.
-    pub(super) fn settle_forks(&mut self) {
-        let FaultServer { overtaking, spaces, .. } = self;
-        overtaking.retain(|PendingFork { child, parent, since }| {
-            let is_over = since.elapsed() >= OVERTAKING_FOR;
-            if is_over && let Some(child) = spaces.get(*child) {
-                lock(child).note_pending_of_parent();
-            }
-            parent.is_changing() && !is_over
-        });
-    }
-
-    /// Whether events of the parent from before the fork may still arrive.
-    pub(super) fn has_pending_events(&self, id: u32) -> bool {
-        self.overtaking.iter().any(|fork| fork.child == id)
-    }
-
-    /// Children to which an event of this parent may apply as well.
-    pub(super) fn overtaking(&self, parent: &AddressSpace) -> Vec<SpaceHandle> {
-        let forks = self.overtaking.iter();
-        let children = forks.filter(|fork| Arc::ptr_eq(&fork.parent, &parent.uffd));
-        children.filter_map(|fork| self.spaces.get(fork.child).cloned()).collect()
     }
 }
 

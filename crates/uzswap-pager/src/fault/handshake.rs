@@ -272,7 +272,7 @@ impl FaultServer {
         if let Some(ReadyHelper { space, .. }) = self.helpers.remove(&id) {
             // Nothing is asked for: its connection has ended.
             self.tell_of_core(space);
-            self.leave(space);
+            self.orphan_space(space);
             return;
         }
         let Some(pending) = self.pending.get_mut(&id) else { return };
@@ -399,7 +399,7 @@ impl FaultServer {
         let is_it = |space: &AddressSpace| space.pid.is_none() && space.has_secret(secret);
         match self.spaces.find(is_it) {
             // No page is evicted before all events were read.
-            Some((id, _)) if self.has_pending_events(id) => Ok(Identity::Pending),
+            Some((id, _)) if self.pending_forks.has_child(id) => Ok(Identity::Pending),
             Some((id, _)) => Ok(Identity::AddressSpace(id)),
             None => Err(io::ErrorKind::PermissionDenied.into()),
         }
@@ -423,7 +423,7 @@ impl FaultServer {
             memory(identity, PAGE)?;
         }
         let peer = Arc::clone(&self.pending[&id].peer);
-        if self.has_space_of(peer.pid()) || self.has_left_too_much(peer.pid()) {
+        if self.has_space_of(peer.pid()) || self.orphans.has_too_many_of(peer.pid()) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let joins = welcomed.is_forked && welcomed.space.is_none();

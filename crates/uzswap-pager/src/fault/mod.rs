@@ -4,6 +4,7 @@ mod fork_event;
 mod handshake;
 mod orphan;
 mod page_fault;
+mod pending_forks;
 mod spaces;
 mod token;
 mod wake_ups;
@@ -18,10 +19,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fork_event::PendingFork;
 use handshake::{PendingHelper, ReadyHelper};
-use orphan::Left;
+use orphan::Orphans;
 use page_fault::{Access, FRESH_MAX, RESTORED_MAX, Requester, Resolution, Waiting};
+use pending_forks::PendingForks;
 use rustix::event::epoll;
 use spaces::Spaces;
 use token::Token;
@@ -55,10 +56,8 @@ pub(crate) struct FaultServer {
     /// Helpers of spaces, by the number that they came with: to see that they end.
     helpers: BTreeMap<u32, ReadyHelper>,
     waiting: Vec<Waiting>,
-    overtaking: Vec<PendingFork>,
-    left: BTreeMap<u32, Left>,
-    /// The message about a touch of orphaned memory was printed.
-    has_told_of_left: bool,
+    pending_forks: PendingForks,
+    orphans: Orphans,
     /// The message about children that cannot be followed was printed.
     has_told_of_children: bool,
     /// The warning was printed that there are too few descriptors for all programs.
@@ -89,7 +88,7 @@ enum Unread {
     /// Its helper moves pages, for some microseconds.
     Moves,
     /// It was forked, and events of its parent from before the fork may still be unread.
-    Overtakes,
+    ForkPending,
 }
 
 impl FaultServer {
@@ -105,6 +104,7 @@ impl FaultServer {
             epoll::add(epoll, &pager.over, Token::Over.data(), epoll::EventFlags::IN)?;
         }
         let device = File::options().read(true).write(true).open("/dev/userfaultfd").ok();
+        let orphans = Orphans::new(Arc::clone(&epolls));
         let spaces = Spaces::new(Arc::clone(&epolls), Arc::clone(&pager.turns));
         let reader = pager.write_back.as_ref().map(|_| Reader::start(&pager)).transpose()?;
         Ok(FaultServer {
@@ -115,9 +115,8 @@ impl FaultServer {
             pending: BTreeMap::new(),
             helpers: BTreeMap::new(),
             waiting: Vec::new(),
-            overtaking: Vec::new(),
-            left: BTreeMap::new(),
-            has_told_of_left: false,
+            pending_forks: PendingForks::default(),
+            orphans,
             has_told_of_children: false,
             has_told_of_files: false,
             protects: false,
@@ -131,9 +130,8 @@ impl FaultServer {
 
     /// Whether there is something to do of which no descriptor tells.
     fn is_busy(&self) -> bool {
-        let has_young = self.left.values().any(Left::is_young);
-        let has_some = !self.waiting.is_empty() || has_young || self.protects;
-        has_some || self.has_unanswered()
+        let has_work = !self.waiting.is_empty() || self.protects;
+        has_work || self.orphans.has_young() || self.has_unanswered()
     }
 
     /// Goes on with those that were to wait, then with helpers that say something, or are gone:
@@ -147,7 +145,7 @@ impl FaultServer {
     fn go_on(&mut self) {
         self.leave_without_helpers();
         self.serve_waiting();
-        self.look_at_left();
+        self.orphans.check();
         if self.protects {
             let protects = |(_, space)| !lock(space).protect(Duration::ZERO);
             self.protects = self.spaces.iter().filter(|space| protects(*space)).count() > 0;
@@ -213,7 +211,7 @@ impl FaultServer {
         for id in self.spaces.ids_of(AddressSpace::is_ending) {
             self.helpers.retain(|_, helper| helper.space != id);
             self.tell_of_core(id);
-            self.leave(id);
+            self.orphan_space(id);
         }
     }
 
@@ -221,7 +219,7 @@ impl FaultServer {
     fn look_after_ends(&mut self) {
         self.forget_dead(|_| true);
         self.drop_silent();
-        self.look_at_left();
+        self.orphans.check();
         self.spaces.iter().for_each(|(_, space)| lock(space).end_helper_left_alone());
     }
 
@@ -233,9 +231,9 @@ impl FaultServer {
         shared: &SpaceHandle,
     ) -> Result<Answered, Unread> {
         let reading = shared.try_lock_events().ok_or(Unread::IsRegistered)?;
-        self.settle_forks();
-        if self.has_pending_events(id) {
-            return Err(Unread::Overtakes);
+        self.pending_forks.settle(&self.spaces);
+        if self.pending_forks.has_child(id) {
+            return Err(Unread::ForkPending);
         }
         let mut space = lock(shared);
         if !space.hold_commands() {
@@ -356,12 +354,12 @@ impl FaultServer {
             Event::Remove { start, end } => space.removed(start..end),
             Event::Unmap { start, end } => {
                 space.unmapped(start..end);
-                let children = self.overtaking(space);
+                let children = self.pending_forks.children_of(&space.uffd, &self.spaces);
                 children.iter().for_each(|it| lock(it).note_unmapped_by_parent(start..end));
             }
             Event::Remap { from, to, len } => {
                 space.moved(from..from + len, to);
-                let children = self.overtaking(space);
+                let children = self.pending_forks.children_of(&space.uffd, &self.spaces);
                 children.iter().for_each(|it| lock(it).note_moved_by_parent(from..from + len, to));
             }
             Event::Fork { child } => {

@@ -193,7 +193,7 @@ impl Worker {
                         }
                     }
                     Token::Orphan(id) => {
-                        workers.lock().hear_left(id);
+                        workers.lock().orphans.read(id);
                         self.is_busy = true; // it may end
                     }
                     Token::Wake => {
@@ -215,18 +215,18 @@ impl Worker {
             }
         }
         if self.state.number == 0 {
-            self.leave_all();
+            self.release_all();
         }
         Ok(())
     }
 
     /// Releases the memory of ended programs once no reader has it: for process_vm_readv of
     /// another process missing pages would read as zeros.
-    fn leave_all(&self) {
+    fn release_all(&self) {
         let since = Instant::now();
         loop {
             let mut server = self.workers.lock();
-            if server.leave_all() || since.elapsed() >= END_MAX {
+            if server.orphan_all() || since.elapsed() >= END_MAX {
                 return;
             }
             drop(server);
