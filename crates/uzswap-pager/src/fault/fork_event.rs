@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::handshake::leaves_spare_files;
+use super::entrance::leaves_spare_files;
 use super::{FaultServer, PAGE};
 use crate::address_space::{AddressSpace, AdviceAtFork, FirstMessage, ForkAdvice};
 use crate::fork::outsiders::{Outsider, same_program_above};

@@ -1,7 +1,9 @@
 //! The fault server: admits helpers, serves page faults, and follows changes of mappings and forks.
 
+mod entrance;
 mod fork_event;
 mod handshake;
+mod helpers;
 mod orphan;
 mod page_fault;
 mod pending_forks;
@@ -10,8 +12,6 @@ mod token;
 mod wake_ups;
 mod worker;
 
-use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use handshake::{PendingHelper, ReadyHelper};
+use helpers::Helpers;
 use orphan::Orphans;
 use page_fault::{Access, FRESH_MAX, RESTORED_MAX, Requester, Resolution, Waiting};
 use pending_forks::PendingForks;
@@ -47,26 +47,17 @@ const MESSAGES: usize = 16;
 #[derive(Debug)]
 pub(crate) struct FaultServer {
     pager: Arc<Pager>,
-    /// What each worker waits for.
-    epolls: Arc<[OwnedFd]>,
-    device: Option<File>,
     spaces: Spaces,
-    /// Helpers that are not ready, the oldest first.
-    pending: BTreeMap<u32, PendingHelper>,
-    /// Helpers of spaces, by the number that they came with: to see that they end.
-    helpers: BTreeMap<u32, ReadyHelper>,
+    helpers: Helpers,
     waiting: Vec<Waiting>,
     pending_forks: PendingForks,
     orphans: Orphans,
     /// The message about children that cannot be followed was printed.
     has_told_of_children: bool,
-    /// The warning was printed that there are too few descriptors for all programs.
-    has_told_of_files: bool,
     /// Some address space may have ranges still to protect.
     protects: bool,
     /// Where there is a file.
     reader: Option<Reader>,
-    next: u32,
     wake_ups: WakeUps,
     buffer: Box<[Page]>,
     zeros: Box<[Page]>,
@@ -103,25 +94,20 @@ impl FaultServer {
         for epoll in &*epolls {
             epoll::add(epoll, &pager.over, Token::Over.data(), epoll::EventFlags::IN)?;
         }
-        let device = File::options().read(true).write(true).open("/dev/userfaultfd").ok();
+        let helpers = Helpers::new(Arc::clone(&pager), Arc::clone(&epolls));
         let orphans = Orphans::new(Arc::clone(&epolls));
-        let spaces = Spaces::new(Arc::clone(&epolls), Arc::clone(&pager.turns));
+        let spaces = Spaces::new(epolls, Arc::clone(&pager.turns));
         let reader = pager.write_back.as_ref().map(|_| Reader::start(&pager)).transpose()?;
         Ok(FaultServer {
             pager,
-            epolls,
-            device,
             spaces,
-            pending: BTreeMap::new(),
-            helpers: BTreeMap::new(),
+            helpers,
             waiting: Vec::new(),
             pending_forks: PendingForks::default(),
             orphans,
             has_told_of_children: false,
-            has_told_of_files: false,
             protects: false,
             reader,
-            next: 0,
             wake_ups: WakeUps::default(),
             buffer: untouched_pages(RESTORED_MAX),
             zeros: untouched_pages(FRESH_MAX),
@@ -131,14 +117,14 @@ impl FaultServer {
     /// Whether there is something to do of which no descriptor tells.
     fn is_busy(&self) -> bool {
         let has_work = !self.waiting.is_empty() || self.protects;
-        has_work || self.orphans.has_young() || self.has_unanswered()
+        has_work || self.orphans.has_young() || self.helpers.has_unanswered()
     }
 
     /// Goes on with those that were to wait, then with helpers that say something, or are gone:
     /// after the userfaultfds that were readable at the same time.
     fn hear_all(&mut self, helpers: Vec<u32>) {
         self.go_on_with_unanswered();
-        helpers.into_iter().for_each(|id| self.heard(id));
+        helpers.into_iter().for_each(|id| self.hear_helper(id));
     }
 
     /// Goes on with what could not be done at once.
@@ -150,11 +136,6 @@ impl FaultServer {
             let protects = |(_, space)| !lock(space).protect(Duration::ZERO);
             self.protects = self.spaces.iter().filter(|space| protects(*space)).count() > 0;
         }
-    }
-
-    fn number(&mut self) -> u32 {
-        self.next += 1;
-        self.next
     }
 
     /// A space is no more: all that was kept for it is freed.
@@ -177,7 +158,7 @@ impl FaultServer {
 
     /// Where a process was written to a core file, what had left it is missing there: the kernel
     /// does not ask for it.
-    fn tell_of_core(&self, id: u32) {
+    fn warn_of_core(&self, id: u32) {
         let Some(space) = self.spaces.get(id).map(lock) else { return };
         let (missing, pid) = (space.table.stored_pages() + space.table.staged_pages(), space.pid);
         drop(space);
@@ -195,8 +176,8 @@ impl FaultServer {
     fn forget_dead(&mut self, may_be: impl Fn(&AddressSpace) -> bool) {
         for id in self.spaces.ids_of(|space| may_be(space) && space.is_dead()) {
             if lock(&self.spaces[id]).pid.is_some() {
-                self.helpers.retain(|_, helper| helper.space != id);
-                self.tell_of_core(id);
+                self.helpers.forget_of_space(id);
+                self.warn_of_core(id);
             }
             self.remove_space(id);
         }
@@ -209,8 +190,8 @@ impl FaultServer {
             return;
         }
         for id in self.spaces.ids_of(AddressSpace::is_ending) {
-            self.helpers.retain(|_, helper| helper.space != id);
-            self.tell_of_core(id);
+            self.helpers.forget_of_space(id);
+            self.warn_of_core(id);
             self.orphan_space(id);
         }
     }
@@ -218,7 +199,7 @@ impl FaultServer {
     /// Looks after all that ends unseen.
     fn look_after_ends(&mut self) {
         self.forget_dead(|_| true);
-        self.drop_silent();
+        self.helpers.drop_silent();
         self.orphans.check();
         self.spaces.iter().for_each(|(_, space)| lock(space).end_helper_left_alone());
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::thread::sched_getaffinity;
 
-use super::handshake::{Arrival, Entrance};
+use super::entrance::{Arrival, Entrance};
 use super::token::Token;
 use super::wake_ups::WakeUps;
 use super::{Answered, FaultServer, MESSAGES, Unread};
@@ -86,7 +86,7 @@ impl Workers {
     /// Takes connections when no worker waits for them, and drops those of strangers.
     fn admit(&self, arrival: io::Result<Arrival>) {
         if let Ok(arrival) = arrival {
-            let _ = self.lock().admit(arrival); // there is no more memory in the kernel
+            let _ = self.lock().helpers.admit(arrival); // there is no more memory in the kernel
         }
     }
 
@@ -187,7 +187,7 @@ impl Worker {
                 match Token::of(event.data) {
                     Token::Listener => workers.admit(workers.entrance.accept()),
                     Token::Door(id) => {
-                        let arrival = workers.lock().knocked(id);
+                        let arrival = workers.lock().helpers.take_sent(id);
                         if let Some(arrival) = arrival {
                             workers.admit(workers.entrance.check(arrival));
                         }
