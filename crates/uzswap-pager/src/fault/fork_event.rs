@@ -1,7 +1,7 @@
 //! Forks: a child shares the stored pages of its parent, and the pages that both have are
 //! write-protected.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -212,13 +212,12 @@ impl FaultServer {
         }
     }
 
-    /// Number of unknown children of a process.
+    /// Number of children of a process that have no helper. The caller has locked the space of the
+    /// process; the server knows the helpers without another lock.
     fn unknown_children(&self, space: &AddressSpace) -> u32 {
         let Some(pid) = space.pid else { return 0 };
-        // The caller has its space locked.
-        let known = self.spaces.iter().filter_map(|(_, space)| space.try_lock()?.pid);
-        let known: BTreeSet<u32> = known.collect();
-        children_of(pid).iter().filter(|child| !known.contains(child)).count() as u32
+        let is_unknown = |child: &&u32| !self.helpers.has_ready_of(**child);
+        children_of(pid).iter().filter(is_unknown).count() as u32
     }
 
     /// Stores the staged pages of a space for its child; in words why some could not be stored.

@@ -51,6 +51,7 @@ pub(super) struct Helpers {
 #[derive(Debug)]
 struct ReadyHelper {
     space: u32,
+    pid: u32,
     /// The end of its door. No other process has the same: a holder could connect it to itself.
     door: Polled<Foreign>,
 }
@@ -228,10 +229,16 @@ impl Helpers {
         let pending = self.pending.remove(&id).expect("the caller goes on with it");
         let PendingHelper { connection, peer, .. } = pending;
         connection.report_end(Token::Helper(id).data())?;
+        let pid = peer.pid();
         let door = door.made_by(peer as Arc<dyn Maker>);
         let door = Polled::add(&self.epolls, door, Token::Door(id).data())?;
-        self.ready.insert(id, ReadyHelper { space, door });
+        self.ready.insert(id, ReadyHelper { space, pid, door });
         Ok(connection)
+    }
+
+    /// Whether a process has a helper that is ready.
+    pub(super) fn has_ready_of(&self, pid: u32) -> bool {
+        self.ready.values().any(|helper| helper.pid == pid)
     }
 
     /// Forgets a ready helper; returns its space.
