@@ -9,6 +9,7 @@ use std::time::Instant;
 use rustix::process::{Resource, getrlimit};
 
 use super::entrance::leaves_spare_files;
+use super::page_fault::Touch;
 use super::{FaultServer, PAGE};
 use crate::address_space::{AddressSpace, AdviceAtFork, FirstMessage, ForkAdvice};
 use crate::fork::outsiders::{Outsider, same_program_above};
@@ -324,44 +325,6 @@ impl FaultServer {
         Ok(space)
     }
 
-    /// Reads the mappings of a child that waits for the answer to its first message: they tell
-    /// which memory the fork gave it.
-    pub(super) fn ask_child(&self, space: &mut AddressSpace, faults: &[Event], changes: &[Event]) {
-        let fault = faults.iter().find_map(|fault| match *fault {
-            Event::PageFault { address, thread, .. } => Some((address, thread)),
-            _ => None,
-        });
-        // A fork leaves the mappings of the forking process as they are.
-        let is_change = |event: &Event| !matches!(event, Event::Fork { .. });
-        let first = match fault {
-            _ if changes.iter().any(is_change) => FirstMessage::Change,
-            Some((address, _)) if space.asks_identity(address) => FirstMessage::AsksIdentity,
-            _ => FirstMessage::Fault,
-        };
-        let parent = space.root().unwrap_or(0);
-        // The newest child comes last. It may have another parent by now, or a number of its own
-        // PID namespace: a wrong process does not show the secret.
-        let mut candidates = children_of(parent);
-        candidates.extend(fault.map(|(_, thread)| thread));
-        candidates.reverse();
-        candidates.truncate(CANDIDATES_MAX);
-        let doubtful = space.decide_inheritance(first, &candidates);
-        report_doubtful(parent, doubtful);
-    }
-
-    /// Decides about a child that changes its mappings, or that waits for a page where its own
-    /// mappings and its parent's differ.
-    pub(super) fn end_doubt(&self, space: &mut AddressSpace, faults: &[Event], changes: &[Event]) {
-        let is_about = |fault: &Event| match *fault {
-            Event::PageFault { address, .. } => space.is_in_doubt(address),
-            _ => false,
-        };
-        if !changes.is_empty() || faults.iter().any(is_about) {
-            let doubtful = space.end_doubt_of_child();
-            report_doubtful(space.root().unwrap_or(0), doubtful);
-        }
-    }
-
     /// Helperless children of each process, the oldest first.
     fn without_helper(&self) -> BTreeMap<u32, Vec<u32>> {
         let mut found: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -419,6 +382,41 @@ impl FaultServer {
             ));
         }
         true
+    }
+}
+
+/// Decides which memory a fork gave a child, from the child's mappings: the child waits for the
+/// answer to its first message.
+pub(super) fn decide_child(space: &mut AddressSpace, faults: &[Touch], changes: &[Event]) {
+    if !space.is_undecided() {
+        return;
+    }
+    // A fork leaves the mappings of the forking process as they are.
+    let is_change = |event: &Event| !matches!(event, Event::Fork { .. });
+    let fault = faults.first();
+    let first = match fault {
+        _ if changes.iter().any(is_change) => FirstMessage::Change,
+        Some(fault) if space.asks_identity(fault.address) => FirstMessage::AsksIdentity,
+        _ => FirstMessage::Fault,
+    };
+    let parent = space.root().unwrap_or(0);
+    // The newest child comes last. It may have another parent by now, or a number of its own PID
+    // namespace: a wrong process does not show the secret.
+    let mut candidates = children_of(parent);
+    candidates.extend(fault.map(|fault| fault.thread));
+    candidates.reverse();
+    candidates.truncate(CANDIDATES_MAX);
+    let doubtful = space.decide_inheritance(first, &candidates);
+    report_doubtful(parent, doubtful);
+}
+
+/// Decides about a child that changes its mappings, or that waits for a page where its own mappings
+/// and its parent's differ.
+pub(super) fn end_doubt(space: &mut AddressSpace, faults: &[Touch], changes: &[Event]) {
+    let is_about = |fault: &Touch| space.is_in_doubt(fault.address);
+    if space.has_doubt() && (!changes.is_empty() || faults.iter().any(is_about)) {
+        let doubtful = space.end_doubt_of_child();
+        report_doubtful(space.root().unwrap_or(0), doubtful);
     }
 }
 

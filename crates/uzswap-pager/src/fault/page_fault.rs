@@ -34,13 +34,24 @@ const ROOM_WAIT: Duration = Duration::from_millis(20);
 /// helper that says so and frees nothing holds nobody up for longer.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// What a thread wants that waits.
+/// The kind of access for which a thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     Read,
     Write,
     /// To write to a page that may be another process's as well.
     FirstWrite,
+}
+
+impl Access {
+    /// By the flags of a fault: a write, and a write to a protected page.
+    pub(super) fn of(write: bool, wp: bool) -> Access {
+        match (wp, write) {
+            (true, _) => Access::FirstWrite,
+            (false, true) => Access::Write,
+            (false, false) => Access::Read,
+        }
+    }
 }
 
 /// Who waits for a page.
@@ -53,34 +64,52 @@ pub(super) enum Requester {
     Helper,
 }
 
-/// A fault that waits for room.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    pub(super) space: u32,
+/// A fault as the kernel reports it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Touch {
     /// As the kernel numbers it: see [`AddressSpace::thread_told`].
     pub(super) thread: u32,
     pub(super) address: u64,
     pub(super) access: Access,
-    pub(super) since: Instant,
-    /// Of the evictor.
-    pub(super) round: u64,
-    /// The first try found no headroom.
-    pub(super) found_no_room: bool,
-    /// And none in the time that it takes as a rule.
-    pub(super) waits_on: bool,
-    /// Pages to restore, where its page is being read.
-    pub(super) window: Option<Range<u64>>,
 }
 
-impl Waiting {
-    /// Whether it is the fault of this thread, for the same page and in the same way.
-    pub(super) fn is(&self, space: u32, thread: u32, address: u64, access: Access) -> bool {
-        let told = (space, thread, address / PAGE, access);
-        (self.space, self.thread, self.page(), self.access) == told
+impl Touch {
+    fn page(&self) -> u64 {
+        self.address / PAGE
+    }
+}
+
+/// A fault that is served, or that waits for headroom or for the file.
+#[derive(Debug)]
+pub(super) struct Fault {
+    space: u32,
+    touch: Touch,
+    since: Instant,
+    /// The evictor's round at that time.
+    round: u64,
+    /// The first try found no headroom.
+    found_no_room: bool,
+    /// And none in the time that it takes as a rule.
+    waits_on: bool,
+    /// Pages to restore, where its page is being read.
+    window: Option<Range<u64>>,
+}
+
+impl Fault {
+    /// A fault of a space, in a round of the evictor.
+    pub(super) fn new(space: u32, touch: Touch, since: Instant, round: u64) -> Fault {
+        let (found_no_room, waits_on, window) = (false, false, None);
+        Fault { space, touch, since, round, found_no_room, waits_on, window }
+    }
+
+    /// Whether the same thread touches the same page in the same way.
+    pub(super) fn is(&self, space: u32, touch: &Touch) -> bool {
+        let what = |space, touch: &Touch| (space, touch.thread, touch.page(), touch.access);
+        what(self.space, &self.touch) == what(space, touch)
     }
 
     fn page(&self) -> u64 {
-        self.address / PAGE
+        self.touch.page()
     }
 }
 
@@ -100,7 +129,7 @@ impl FaultServer {
             let Some(shared) = self.spaces.get(fault.space).cloned() else { continue };
             let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
             // A shared page that the evictor frees in a round may still be another process's.
-            let may_help = fault.access == Access::FirstWrite || rounds < ROOM_ROUNDS;
+            let may_help = fault.touch.access == Access::FirstWrite || rounds < ROOM_ROUNDS;
             let mut space = lock(&shared);
             let may_wait = may_help && fault.since.elapsed() <= ROOM_WAIT;
             // A child whose helper is on its way has none that could give pages up.
@@ -121,12 +150,12 @@ impl FaultServer {
     }
 
     /// A fault was served, or waits.
-    pub(super) fn note(&mut self, fault: Waiting, served: Resolution) {
+    pub(super) fn note(&mut self, fault: Fault, served: Resolution) {
         match served {
             Resolution::Done => self.pager.meter.fault(fault.since.elapsed()),
-            Resolution::NoRoom => self.waiting.push(Waiting { found_no_room: true, ..fault }),
+            Resolution::NoRoom => self.waiting.push(Fault { found_no_room: true, ..fault }),
             Resolution::Later(window) => {
-                self.waiting.push(Waiting { window: Some(window), ..fault });
+                self.waiting.push(Fault { window: Some(window), ..fault });
             }
         }
     }
@@ -135,10 +164,10 @@ impl FaultServer {
     pub(super) fn serve(
         &mut self,
         space: &mut AddressSpace,
-        fault: &Waiting,
+        fault: &Fault,
         by: Requester,
     ) -> Resolution {
-        let (page, access) = (fault.page(), fault.access);
+        let (page, access) = (fault.page(), fault.touch.access);
         let place = space.table.get(page).place;
         // Nothing leaves that is about to fork, and it has all that is protected already.
         let may_wait = access != Access::FirstWrite || !space.is_about_to_fork();
@@ -167,10 +196,10 @@ impl FaultServer {
     }
 
     /// A page that was never touched, or dropped: zeros.
-    fn serve_fresh(&mut self, space: &mut AddressSpace, fault: &Waiting) {
+    fn serve_fresh(&mut self, space: &mut AddressSpace, fault: &Fault) {
         let page = fault.page();
         let address = page * PAGE;
-        if fault.access == Access::Read {
+        if fault.touch.access == Access::Read {
             let filled =
                 space.uffd.zeropage(address..address + PAGE, false).map(|()| page..page + 1);
             self.filled(space, fault, filled).for_each(|page| space.zeroed(page));
@@ -193,7 +222,7 @@ impl FaultServer {
 
     /// A staged or stored page. If it must be read from the file first: the pages to restore once
     /// it is there, as `window`.
-    fn serve_kept(&mut self, space: &mut AddressSpace, fault: &Waiting) -> Option<Range<u64>> {
+    fn serve_kept(&mut self, space: &mut AddressSpace, fault: &Fault) -> Option<Range<u64>> {
         let page = fault.page();
         let window = fault.window.clone().unwrap_or_else(|| {
             let most = self.pager.pages_to_limit().clamp(1, RESTORED_MAX);
@@ -295,7 +324,7 @@ impl FaultServer {
     fn filled(
         &mut self,
         space: &mut AddressSpace,
-        fault: &Waiting,
+        fault: &Fault,
         filled: Result<Range<u64>, Stopped>,
     ) -> Range<u64> {
         let page = fault.page();
@@ -321,10 +350,10 @@ impl FaultServer {
     }
 
     /// A page could not be filled.
-    fn not_filled(&mut self, space: &mut AddressSpace, fault: &Waiting, stopped: Stopped) {
+    fn not_filled(&mut self, space: &mut AddressSpace, fault: &Fault, stopped: Stopped) {
         let address = fault.page() * PAGE;
         if stopped.errno == libc::EAGAIN {
-            let is_growth = space.leave_growth_to_kernel(address, fault.thread);
+            let is_growth = space.leave_growth_to_kernel(address, fault.touch.thread);
             if !is_growth && self.spaces.has_one_worker() {
                 // For who changes the mappings. Where there are more, that runs anyway.
                 std::thread::yield_now();

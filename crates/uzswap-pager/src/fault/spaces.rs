@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 
 use super::token::Token;
-use super::worker::WorkerState;
+use super::worker_state::WorkerState;
 use crate::address_space::AddressSpace;
 use crate::sched::priority::AllTurns;
 use crate::sched::source_mix::Sources;
