@@ -19,9 +19,10 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use super::fork_event::{self, EndedMember};
 use super::page_fault::{Access, Fault, Requester, Resolution, Touch};
 use super::worker_state::WorkerState;
-use super::{FaultServer, PAGE, fork_event};
+use super::{FaultServer, PAGE};
 use crate::address_space::AddressSpace;
 use crate::sched::affinity::AffinityGuard;
 use crate::{SpaceHandle, lock};
@@ -108,8 +109,9 @@ impl FaultServer {
         space.poison_doubtful();
         let has_forked = changes.iter().any(|change| matches!(change, Event::Fork { .. }));
         release_commands(&mut space, &changes);
+        let mut ended = Vec::new();
         for change in changes {
-            self.apply(worker, &mut space, change);
+            ended.extend(self.apply(worker, &mut space, change));
         }
         let guard = self.serve_faults(worker, id, &mut space, faults, since);
         if count < MESSAGES {
@@ -119,6 +121,7 @@ impl FaultServer {
             worker.turns.end();
         }
         drop((events, space));
+        ended.into_iter().for_each(|member| self.bequeath(Some(member)));
         if has_forked {
             // Of a program that forks in a loop, each child has a table of its own.
             self.forget_dead(|space| space.pid.is_none());
@@ -130,8 +133,14 @@ impl FaultServer {
         Ok(Answered { count, guard })
     }
 
-    /// Applies a change of mappings, or a fork.
-    fn apply(&mut self, worker: &mut WorkerState, space: &mut AddressSpace, change: Event) {
+    /// Applies a change of mappings, or a fork. Returns the membership of a child that cannot be
+    /// followed.
+    fn apply(
+        &mut self,
+        worker: &mut WorkerState,
+        space: &mut AddressSpace,
+        change: Event,
+    ) -> Option<EndedMember> {
         match change {
             Event::Remove { start, .. } if space.is_staging(start) => {} // no page of the program
             Event::Remove { start, end } => space.removed(start..end),
@@ -145,10 +154,11 @@ impl FaultServer {
             }
             Event::Fork { child } => {
                 worker.affinity.leave();
-                self.forked(space, child, worker.number);
+                return self.add_child(space, child, worker.number);
             }
             Event::PageFault { .. } => unreachable!("a fault is no change"),
         }
+        None
     }
 
     /// Notes a change for children of a fork that may be older than the change.

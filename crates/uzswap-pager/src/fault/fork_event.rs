@@ -13,7 +13,7 @@ use super::page_fault::Touch;
 use super::{FaultServer, PAGE};
 use crate::address_space::{AddressSpace, AdviceAtFork, FirstMessage, ForkAdvice};
 use crate::fork::outsiders::{Outsider, same_program_above};
-use crate::fork_group::ForkGroup;
+use crate::fork_group::{ForkGroup, Member};
 use crate::messages::log;
 use crate::page_table::{Entry, Place, UNKNOWN};
 use crate::program::procfs::children_of;
@@ -30,6 +30,27 @@ pub(super) enum Kin {
     Managed(SpaceHandle, Vec<u32>),
     /// No ancestor is managed.
     Outsider(Arc<Outsider>),
+}
+
+/// A member that has left its group, and the shared bytes that counted as its own.
+#[derive(Debug)]
+pub(super) struct EndedMember {
+    group: Member,
+    lent_bytes: u64,
+}
+
+impl EndedMember {
+    /// Has a space leave its group, if it has one.
+    pub(super) fn take(space: &mut AddressSpace) -> Option<EndedMember> {
+        let group = space.group.take()?;
+        Some(EndedMember { group, lent_bytes: space.lent_bytes() })
+    }
+}
+
+/// A child that cannot be followed.
+struct NotFollowed {
+    why: String,
+    member: Option<EndedMember>,
 }
 
 /// Descriptors that an unmanaged member of a group takes.
@@ -188,14 +209,13 @@ impl FaultServer {
         resident
     }
 
-    /// A member of a group has ended, whose charge had so many shared bytes at most. The last
-    /// member has its pages alone.
-    pub(super) fn lost(&self, group: &ForkGroup, lent_bytes: u64) {
-        self.pager.lost(
-            group,
-            lent_bytes,
-            &self.spaces.iter().map(|(_, space)| space).collect::<Vec<_>>(),
-        );
+    /// Charges the shared bytes of an ended member to another one. The last member has its pages
+    /// alone. Locks each space: the caller has none locked.
+    pub(super) fn bequeath(&self, ended: Option<EndedMember>) {
+        if let Some(EndedMember { group, lent_bytes }) = ended {
+            let spaces: Vec<_> = self.spaces.iter().map(|(_, space)| space).collect();
+            self.pager.lost(&group, lent_bytes, &spaces);
+        }
     }
 
     /// Answers the report of a fork, so that the program goes on.
@@ -235,42 +255,51 @@ impl FaultServer {
         Ok(())
     }
 
-    /// A process has forked. A child that cannot be followed gets no page that it lacks, and its
-    /// parent runs on.
-    pub(super) fn forked(&mut self, parent: &mut AddressSpace, child: Userfaultfd, worker: usize) {
+    /// Adds the child of a fork. A child that cannot be followed gets no page that it lacks, and its
+    /// parent runs on. Returns the child's membership then: the caller bequeaths it once the parent
+    /// is unlocked.
+    pub(super) fn add_child(
+        &mut self,
+        parent: &mut AddressSpace,
+        child: Userfaultfd,
+        worker: usize,
+    ) -> Option<EndedMember> {
         let child = Arc::new(child);
         let followed = self.child_of(parent, Arc::clone(&child)).and_then(|space| {
             let is_undecided = space.is_undecided();
-            let added =
-                self.spaces.add(&self.pager, space, worker).map_err(|error| error.to_string());
+            let added = self.spaces.add(&self.pager, space, worker);
+            let added = added.map_err(|error| NotFollowed { why: error.to_string(), member: None });
             added.map(|child| (child, is_undecided))
         });
         match followed {
             Ok((child, true)) if parent.has_threads() => {
                 let parent = Arc::clone(&parent.uffd);
                 self.pending_forks.add(child, parent);
+                None
             }
-            Ok(_) => {}
-            Err(why) => {
+            Ok(_) => None,
+            Err(NotFollowed { why, member }) => {
                 let pid = parent.root().unwrap_or(0);
                 log(&format!(
                     "cannot follow a child of process {pid}: {why}; the child gets SIGBUS or \
                      EFAULT on evicted pages"
                 ));
                 self.orphans.add(child, pid, parent.peer.clone());
+                member
             }
         }
     }
 
-    /// Makes the space of a child, with the stored pages of its parent; in words why some are
-    /// lost.
+    /// Makes the space of a child, with the stored pages of its parent.
     fn child_of(
         &mut self,
         parent: &mut AddressSpace,
         child: Arc<Userfaultfd>,
-    ) -> Result<AddressSpace, String> {
-        let secret =
-            random_bytes().map_err(|error| format!("cannot read random bytes: {error}"))?;
+    ) -> Result<AddressSpace, NotFollowed> {
+        let secret = random_bytes().map_err(|error| NotFollowed {
+            why: format!("cannot read random bytes: {error}"),
+            member: None,
+        })?;
         let mut space = AddressSpace::of_child(child, parent, secret);
         space.registered = parent.registered.clone();
         let unprotected = parent.take_unprotected();
@@ -314,13 +343,10 @@ impl FaultServer {
         });
         is_any_aside |= space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
         if let (Err(why), true) = (stored, is_any_aside) {
-            let group = space.group.take();
-            let lent_bytes = space.lent_bytes();
+            let member = EndedMember::take(&mut space);
             self.pager.discard_space(space);
-            if let Some(group) = group {
-                self.lost(&group, lent_bytes);
-            }
-            return Err(format!("cannot store the staged pages of its parent: {why}"));
+            let why = format!("cannot store the staged pages of its parent: {why}");
+            return Err(NotFollowed { why, member });
         }
         Ok(space)
     }

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use fork_event::EndedMember;
 use helpers::Helpers;
 use orphan::Orphans;
 use page_fault::{FRESH_MAX, Fault, RESTORED_MAX};
@@ -125,11 +126,9 @@ impl FaultServer {
         }
         space.gone = true;
         space.forget_all();
-        let (group, lent_bytes) = (space.group.take(), space.lent_bytes());
+        let member = EndedMember::take(&mut space);
         drop(space);
-        if let Some(group) = group {
-            self.lost(&group, lent_bytes);
-        }
+        self.bequeath(member);
     }
 
     /// Where a process was written to a core file, what had left it is missing there: the kernel

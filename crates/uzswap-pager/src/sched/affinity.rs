@@ -227,8 +227,8 @@ mod tests {
         Other { number: start.recv().unwrap(), _end: end }
     }
 
-    /// An affinity that may follow a thread, all processors, a thread to follow, and this one in the
-    /// place of its helper.
+    /// An affinity that may follow a thread, all processors, a thread to follow, and this thread as
+    /// its helper.
     fn followed() -> Option<(Affinity, CpuSet, Other, Option<u32>)> {
         let affinity = Affinity::new(Arc::default());
         let all = affinity.anywhere?; // one processor: nothing to choose
