@@ -243,7 +243,7 @@ impl FaultServer {
 
     /// Stores the staged pages of a space for its child; in words why some could not be stored.
     fn store_aside(&mut self, space: &mut AddressSpace) -> Result<(), String> {
-        let content = &mut self.buffer[0];
+        let content = self.loader.scratch();
         for staged in space.pages_aside() {
             space.read_staged(staged, content).map_err(|error| error.to_string())?;
             let slot = self.pager.store_any(content)?;

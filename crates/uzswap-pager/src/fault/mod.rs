@@ -7,6 +7,7 @@ mod handshake;
 mod helpers;
 mod orphan;
 mod page_fault;
+mod page_loader;
 mod pending_forks;
 mod spaces;
 mod token;
@@ -23,7 +24,8 @@ use std::time::Duration;
 use fork_event::EndedMember;
 use helpers::Helpers;
 use orphan::Orphans;
-use page_fault::{FRESH_MAX, Fault, RESTORED_MAX};
+use page_fault::{FRESH_MAX, Fault};
+use page_loader::PageLoader;
 use pending_forks::PendingForks;
 use rustix::event::epoll;
 use spaces::Spaces;
@@ -32,7 +34,6 @@ use wake_ups::WakeUps;
 pub(crate) use worker::{Workers, count as count_of_workers};
 
 use crate::address_space::AddressSpace;
-use crate::store::read_queue::Reader;
 use crate::{Pager, lock, untouched_pages};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_sys::process;
@@ -52,11 +53,10 @@ pub(crate) struct FaultServer {
     has_told_of_children: bool,
     /// Some address space may have ranges still to protect.
     protects: bool,
-    /// Where there is a file.
-    reader: Option<Reader>,
-    wake_ups: WakeUps,
-    buffer: Box<[Page]>,
+    loader: PageLoader,
+    /// The content of pages that were never touched.
     zeros: Box<[Page]>,
+    wake_ups: WakeUps,
 }
 
 impl FaultServer {
@@ -74,7 +74,7 @@ impl FaultServer {
         let helpers = Helpers::new(Arc::clone(&pager), Arc::clone(&epolls));
         let orphans = Orphans::new(Arc::clone(&epolls));
         let spaces = Spaces::new(epolls, Arc::clone(&pager.turns));
-        let reader = pager.write_back.as_ref().map(|_| Reader::start(&pager)).transpose()?;
+        let loader = PageLoader::start(&pager)?;
         Ok(FaultServer {
             pager,
             spaces,
@@ -84,10 +84,9 @@ impl FaultServer {
             orphans,
             has_told_of_children: false,
             protects: false,
-            reader,
-            wake_ups: WakeUps::default(),
-            buffer: untouched_pages(RESTORED_MAX),
+            loader,
             zeros: untouched_pages(FRESH_MAX),
+            wake_ups: WakeUps::default(),
         })
     }
 

@@ -1,21 +1,19 @@
 //! Faults: a program gets the page that it waits for, and those that it will want next.
 
+use std::fmt::Display;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::page_loader::RESTORED_MAX;
 use super::{FaultServer, PAGE};
 use crate::address_space::AddressSpace;
 use crate::lock;
 use crate::page_table::{Place, UNKNOWN};
 use crate::range_set::count;
-use crate::store::read_queue::Reader;
 use uzswap::page::Page;
 use uzswap_sys::userfaultfd::Stopped;
-
-/// Pages that are brought back for one fault at most, where faults come one after the other.
-pub(super) const RESTORED_MAX: usize = 16;
 
 /// Pages of zeros for one fault at most.
 pub(super) const FRESH_MAX: usize = 64;
@@ -229,37 +227,25 @@ impl FaultServer {
             space.streams.window(page, most)
         });
         let wanted = run_around(space, page, window.clone(), |place| place != Place::Program);
-        match self.fetch(space, page, count(&(wanted.start..page)), Reader::take) {
-            Some(Ok(())) => {}
-            None => {
-                self.read_ahead(space, wanted);
-                return Some(window);
-            }
+        let ready = match self.loader.load(space, page, &wanted) {
+            None => return Some(window),
+            Some(Ok(ready)) => ready,
             Some(Err(_)) if space.is_ending() => return None, // nobody waits any more
             Some(Err(error)) => {
-                let (pid, address) = (space.pid.unwrap_or(0), page * PAGE);
-                self.pager.lose(
-                    space,
-                    page,
-                    &format!("cannot restore page {address:#x} of process {pid}: {error}"),
-                );
+                self.lose(space, page, &error);
                 return None;
             }
-        }
-        // Neighbours come along if they are in memory. A fault reports what is wrong with them.
-        let mut is_ready = |at: &u64| {
-            let index = count(&(wanted.start..*at));
-            matches!(self.fetch(space, *at, index, Reader::take_if_read), Some(Ok(())))
         };
-        let above = (page + 1..wanted.end).take_while(&mut is_ready).count() as u64;
-        let below = (wanted.start..page).rev().take_while(is_ready).count() as u64;
-        let ready = page - below..page + 1 + above;
-        self.read_ahead(space, wanted.start..ready.start);
-        self.read_ahead(space, ready.end..wanted.end);
-        let contents = &self.buffer[count(&(wanted.start..ready.start))..][..count(&ready)];
+        let contents = self.loader.contents(&wanted, &ready);
         let filled = fill_or_one(space, page, ready.start, contents);
         let done = self.filled(space, fault, filled);
-        let (mut restored, mut rescued) = (0, 0);
+        self.note_restored(space, page, done);
+        None
+    }
+
+    /// Notes that pages came back, of which a thread waited for one.
+    fn note_restored(&self, space: &mut AddressSpace, page: u64, done: Range<u64>) {
+        let (mut restored, mut staging_hits) = (0, 0);
         for at in done {
             match space.table.get(at).place {
                 Place::Stored(slot) => {
@@ -277,47 +263,19 @@ impl FaultServer {
                     if at == page {
                         space.refaults.refault();
                     }
-                    rescued += 1;
+                    staging_hits += 1;
                 }
             }
         }
-        self.pager.charge(restored + rescued, restored);
-        self.pager.meter.restored(restored, rescued);
-        None
+        self.pager.charge(restored + staging_hits, restored);
+        self.pager.meter.restored(restored, staging_hits);
     }
 
-    /// Copies a staged or stored page into the buffer, or says why that failed. `None` if the page
-    /// must be read from the file first.
-    fn fetch(
-        &mut self,
-        space: &AddressSpace,
-        page: u64,
-        at: usize,
-        take: impl Fn(&Reader, u32, &mut Page) -> Option<Result<(), String>>,
-    ) -> Option<Result<(), String>> {
-        let content = &mut self.buffer[at];
-        match space.table.get(page).place {
-            Place::Staged(staged) => {
-                Some(space.read_staged(staged, content).map_err(|error| error.to_string()))
-            }
-            Place::Stored(slot) => match &self.reader {
-                Some(reader) if self.pager.is_in_file(slot) => take(reader, slot, content),
-                _ => Some(self.pager.load(slot, content)),
-            },
-            Place::Program => unreachable!("the run has none"),
-        }
-    }
-
-    /// Has pages read that are in the file, and will be asked for next.
-    fn read_ahead(&self, space: &AddressSpace, pages: Range<u64>) {
-        let Some(reader) = &self.reader else { return };
-        for page in pages {
-            if let Place::Stored(slot) = space.table.get(page).place
-                && self.pager.is_in_file(slot)
-            {
-                reader.want(slot);
-            }
-        }
+    /// Ends the process, or the wait of its thread, because a page cannot be restored.
+    fn lose(&self, space: &AddressSpace, page: u64, error: &dyn Display) {
+        let (pid, address) = (space.pid.unwrap_or(0), page * PAGE);
+        let text = format!("cannot restore page {address:#x} of process {pid}: {error}");
+        self.pager.lose(space, page, &text);
     }
 
     /// Some pages were filled for a fault, or none: those.
@@ -367,12 +325,7 @@ impl FaultServer {
             libc::EEXIST | libc::ENOENT | libc::EAGAIN | libc::EINVAL => {
                 self.wake_later(space, fault.page()..fault.page() + 1);
             }
-            errno => {
-                let pid = space.pid.unwrap_or(0);
-                let error = io::Error::from_raw_os_error(errno);
-                let text = format!("cannot restore page {address:#x} of process {pid}: {error}");
-                self.pager.lose(space, fault.page(), &text);
-            }
+            errno => self.lose(space, fault.page(), &io::Error::from_raw_os_error(errno)),
         }
     }
 }
