@@ -163,8 +163,7 @@ impl FaultServer {
 
     /// Notes a change for children of a fork that may be older than the change.
     ///
-    /// Locks two address spaces, the parent's before one child's: only the thread that holds the
-    /// server's lock does so, and a thread that holds a space's lock never waits for the server.
+    /// Locks two address spaces, the parent's first: see [`Spaces`](super::spaces::Spaces).
     fn tell_children(&self, parent: &AddressSpace, note: impl Fn(&mut AddressSpace)) {
         let children = self.pending_forks.children_of(&parent.uffd, &self.spaces);
         children.iter().for_each(|child| note(&mut lock(child)));

@@ -25,11 +25,11 @@ use uzswap_sys::userfaultfd::{Event, Userfaultfd};
 
 /// Processes that share pages with a forked one.
 #[derive(Debug)]
-pub(super) enum Kin {
+pub(super) enum Relatives {
     /// The nearest managed ancestor, and unmanaged processes between the two.
     Managed(SpaceHandle, Vec<u32>),
     /// No ancestor is managed.
-    Outsider(Arc<Outsider>),
+    Unmanaged(Arc<Outsider>),
 }
 
 /// A member that has left its group, and the shared bytes that counted as its own.
@@ -73,7 +73,7 @@ impl FaultServer {
     /// `PermissionDenied` where that is not so: it has called exec(2) since, or it was here before.
     /// `WouldBlock` where too many have joined the parent lately: all that this has is protected
     /// for each.
-    pub(super) fn kin_to_join(&mut self, pid: u32) -> io::Result<Option<Kin>> {
+    pub(super) fn relatives_to_join(&mut self, pid: u32) -> io::Result<Option<Relatives>> {
         if !process::runs_what_was_forked(pid) || self.orphans.has_memory_of(pid) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
@@ -85,14 +85,14 @@ impl FaultServer {
         let managed = match managed_at {
             Some(at) => self.managed_process(above[at]),
             None => match self.outsider_above(pid, &above) {
-                Some(outsider) => return Ok(Some(Kin::Outsider(outsider))),
+                Some(outsider) => return Ok(Some(Relatives::Unmanaged(outsider))),
                 None => self.managed_with_program_of(pid),
             },
         };
         let Some(space) = managed else { return Ok(None) };
         let may_join = lock(&space).joins.take(1, Instant::now());
         match may_join {
-            true => Ok(Some(Kin::Managed(space, between))),
+            true => Ok(Some(Relatives::Managed(space, between))),
             false => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
@@ -141,9 +141,9 @@ impl FaultServer {
 
     /// A space belongs to a process that these have forked. Whether it must be registered at once:
     /// copies of all shared pages would not fit.
-    pub(super) fn join(&mut self, id: u32, kin: &Kin) -> bool {
-        match kin {
-            Kin::Managed(parent, between) => {
+    pub(super) fn join(&mut self, id: u32, relatives: &Relatives) -> bool {
+        match relatives {
+            Relatives::Managed(parent, between) => {
                 let could_exceed = self.join_parent(id, parent);
                 let (group, places) = {
                     let parent = lock(parent);
@@ -154,7 +154,7 @@ impl FaultServer {
                 }
                 could_exceed
             }
-            Kin::Outsider(outsider) => self.join_outsider(id, outsider),
+            Relatives::Unmanaged(outsider) => self.join_outsider(id, outsider),
         }
     }
 
@@ -172,8 +172,10 @@ impl FaultServer {
         could_exceed
     }
 
-    /// A space belongs to a process that was forked before its parent was registered. Whether it
-    /// must be registered at once: copies of all shared pages would not fit.
+    /// A space belongs to a process that was forked before its parent was registered. Returns
+    /// whether it must be registered at once: copies of all shared pages would not fit.
+    ///
+    /// Locks two address spaces, the parent's first: see [`Spaces`](super::spaces::Spaces).
     fn join_parent(&mut self, id: u32, parent: &SpaceHandle) -> bool {
         let mut parent = lock(parent);
         let child = Arc::clone(&self.spaces[id]);
@@ -223,13 +225,14 @@ impl FaultServer {
         let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
         let room = self.pager.room_for_copies();
         let is_unregistered = space.registered == RangeSet::default();
-        let may_be_untold = is_unregistered && space.allow_fork(self.unknown_children(space), room);
+        let may_be_unreported =
+            is_unregistered && space.allow_fork(self.unknown_children(space), room);
         let is_let = space.let_fork(page.clone());
         self.wake_ups.add(space, page);
-        if is_let && !may_be_untold {
+        if is_let && !may_be_unreported {
             space.prepare_fork();
             // The parent may end before its child is known. A failure is reported at the fork.
-            let _ = self.store_aside(space);
+            let _ = self.store_staged(space);
         }
     }
 
@@ -242,7 +245,7 @@ impl FaultServer {
     }
 
     /// Stores the staged pages of a space for its child; in words why some could not be stored.
-    fn store_aside(&mut self, space: &mut AddressSpace) -> Result<(), String> {
+    fn store_staged(&mut self, space: &mut AddressSpace) -> Result<(), String> {
         let content = self.loader.scratch();
         for staged in space.pages_aside() {
             space.read_staged(staged, content).map_err(|error| error.to_string())?;
@@ -326,8 +329,8 @@ impl FaultServer {
             }
         };
         let is_in = |ranges: &RangeSet, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
-        let stored = self.store_aside(parent);
-        let mut is_any_aside = false;
+        let stored = self.store_staged(parent);
+        let mut is_any_staged = false;
         parent.table.for_each(&mut |page, entry| {
             if is_in(&left_out.not_copied, page) || is_in(&left_out.wiped, page) {
                 return;
@@ -337,12 +340,12 @@ impl FaultServer {
                     self.pager.slots.share(slot);
                     space.table.set(page, Entry { place: entry.place, ..UNKNOWN });
                 }
-                Place::Staged(_) => is_any_aside = true,
+                Place::Staged(_) => is_any_staged = true,
                 Place::Program => {}
             }
         });
-        is_any_aside |= space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
-        if let (Err(why), true) = (stored, is_any_aside) {
+        is_any_staged |= space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
+        if let (Err(why), true) = (stored, is_any_staged) {
             let member = EndedMember::take(&mut space);
             self.pager.discard_space(space);
             let why = format!("cannot store the staged pages of its parent: {why}");
@@ -371,7 +374,7 @@ impl FaultServer {
             return;
         };
         if let Some(all) = self.without_helper().remove(&root).filter(|all| all.len() > quota) {
-            self.let_one_go(root, &all);
+            self.drop_one_child(root, &all);
         }
     }
 
@@ -380,7 +383,7 @@ impl FaultServer {
     pub(super) fn make_way_for_fork(&mut self, shared: &SpaceHandle, error: &io::Error) {
         let all = self.without_helper();
         let most = all.into_iter().max_by_key(|(_, all)| all.len());
-        if !most.is_some_and(|(root, all)| self.let_one_go(root, &all)) {
+        if !most.is_some_and(|(root, all)| self.drop_one_child(root, &all)) {
             let why = too_many_files(error);
             self.pager.end(&lock(shared), &format!("cannot follow a fork: {why}"));
         }
@@ -388,7 +391,7 @@ impl FaultServer {
 
     /// Lets one of these children go: it gets SIGBUS or EFAULT for evicted pages. Whether there
     /// was one that does not fork itself just now.
-    fn let_one_go(&mut self, root: u32, children: &[u32]) -> bool {
+    fn drop_one_child(&mut self, root: u32, children: &[u32]) -> bool {
         let is_still = |id: &&u32| !lock(&self.spaces[**id]).uffd.is_changing();
         let Some(&id) = children.iter().find(is_still) else { return false };
         let space = lock(&self.spaces[id]);
@@ -400,7 +403,7 @@ impl FaultServer {
         drop(space);
         self.pending_forks.forget(id);
         self.remove_space(id);
-        if !std::mem::replace(&mut self.has_told_of_children, true) {
+        if !std::mem::replace(&mut self.has_reported_children, true) {
             log(&format!(
                 "a child of process {root} without a helper is not followed any more, because \
                  descriptors run out (ulimit -n); it gets SIGBUS or EFAULT on evicted pages; later \

@@ -30,6 +30,7 @@ use crate::run_dir::random_bytes;
 use uzswap::page::PAGE_SIZE;
 use uzswap_preload::SharedControl;
 use uzswap_preload::protocol::{Message, kind};
+use uzswap_sys::foreign::Foreign;
 use uzswap_sys::userfaultfd::Userfaultfd;
 use uzswap_sys::{peer, process};
 
@@ -65,7 +66,7 @@ impl FaultServer {
     }
 
     /// Goes on with helpers that could not be answered yet.
-    pub(super) fn go_on_with_unanswered(&mut self) {
+    pub(super) fn answer_greetings(&mut self) {
         if !self.helpers.has_unanswered() {
             return;
         }
@@ -160,20 +161,13 @@ impl FaultServer {
         ready: Message,
         sent: Sent,
     ) -> io::Result<Option<Stage>> {
-        let [start, bytes, identity, end_word] = ready.words;
-        let staging = memory(start, bytes)?;
-        if bytes != STAGING_BYTES {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        if identity != 0 {
-            memory(identity, PAGE)?;
-        }
+        let Claims { staging, identity, end_word } = Claims::of(&ready)?;
         let peer = Arc::clone(self.helpers.peer(id));
         if self.has_space_of(peer.pid()) || self.orphans.has_too_many_of(peer.pid()) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let joins = welcomed.is_forked && welcomed.space.is_none();
-        let kin = if joins { self.kin_to_join(peer.pid())? } else { None };
+        let relatives = if joins { self.relatives_to_join(peer.pid())? } else { None };
         // Several that were admitted at a time may have taken descriptors since.
         if !leaves_spare_files(OPENED_FILES) {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
@@ -182,42 +176,21 @@ impl FaultServer {
         let helper = sent.helper.as_ref().map(|helper| helper.as_fd().try_clone_to_owned());
         let helper = helper.transpose()?.map(Peer::new).transpose()?;
         let (space, files) = match welcomed.space {
-            Some(space) => {
-                // The process may have ended since its hello.
-                let shared = self.spaces.get(space).ok_or(io::ErrorKind::NotFound)?;
-                let child = lock(shared);
-                if child.pid.is_some() {
-                    return Err(io::ErrorKind::PermissionDenied.into());
-                }
-                let files = ProcessFiles::open(&peer, helper.as_ref())?;
-                match prove(&child.uffd, &files, page) {
-                    Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                        drop(child);
-                        return Ok(Some(Stage::Proving(welcomed, ready, sent)));
-                    }
-                    proved => proved?,
-                }
-                (space, files)
-            }
-            None => {
-                let uffd = Userfaultfd::from_stranger(sent.userfaultfd)?;
-                uffd.api(RUN_FEATURES)?;
-                let files = ProcessFiles::open(&peer, helper.as_ref())?;
-                prove(&uffd, &files, page)?;
-                if self.has_space_with_memory_of(files.thread) {
-                    return Err(io::ErrorKind::AlreadyExists.into());
-                }
-                (self.spaces.add(&self.pager, AddressSpace::new(uffd, Some(peer.pid())), 0)?, files)
-            }
+            Some(space) => match self.prove_child(space, &peer, helper.as_ref(), page)? {
+                Some(files) => (space, files),
+                None => return Ok(Some(Stage::Proving(welcomed, ready, sent))),
+            },
+            None => self.prove_new(sent.userfaultfd, &peer, helper.as_ref(), page)?,
         };
         let connection = self.helpers.make_ready(id, space, welcomed.door)?;
         self.pager.drop_outsiders(|outsider| outsider.pid() == peer.pid());
-        let could_exceed = kin.is_some_and(|kin| self.join(space, &kin));
+        let could_exceed = relatives.is_some_and(|relatives| self.join(space, &relatives));
         let mut child = lock(&self.spaces[space]);
+        let staging_start = staging.start;
         child.own.insert(staging);
         child.own.insert(welcomed.own);
         child.identify_by(identity);
-        let helper = Helper::new(connection, welcomed.control, start);
+        let helper = Helper::new(connection, welcomed.control, staging_start);
         let met = child.meet(peer, helper, files);
         child.leave_end_word(end_word);
         if could_exceed {
@@ -232,9 +205,49 @@ impl FaultServer {
         self.pager.ring();
         Ok(None)
     }
-}
 
-impl FaultServer {
+    /// Proves that a process is the child of this space, and opens its files. `None` while mappings
+    /// change: the kernel fills no page then.
+    fn prove_child(
+        &self,
+        space: u32,
+        peer: &Peer,
+        helper: Option<&Peer>,
+        page: u64,
+    ) -> io::Result<Option<ProcessFiles>> {
+        // The process may have ended since its hello.
+        let child = self.spaces.get(space).ok_or(io::ErrorKind::NotFound)?;
+        let child = lock(child);
+        if child.pid.is_some() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let files = ProcessFiles::open(peer, helper)?;
+        match prove(&child.uffd, &files, page) {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(None),
+            proved => proved.map(|()| Some(files)),
+        }
+    }
+
+    /// Proves that a userfaultfd is of the memory of a process; adds its space, and opens its
+    /// files.
+    fn prove_new(
+        &mut self,
+        userfaultfd: Foreign,
+        peer: &Peer,
+        helper: Option<&Peer>,
+        page: u64,
+    ) -> io::Result<(u32, ProcessFiles)> {
+        let uffd = Userfaultfd::from_stranger(userfaultfd)?;
+        uffd.api(RUN_FEATURES)?;
+        let files = ProcessFiles::open(peer, helper)?;
+        prove(&uffd, &files, page)?;
+        if self.has_space_with_memory_of(files.thread) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let space = AddressSpace::new(uffd, Some(peer.pid()));
+        Ok((self.spaces.add(&self.pager, space, 0)?, files))
+    }
+
     /// Whether a process is managed already: it has one helper, and counts once. The memory of the
     /// program that it was before an exec(2) is gone, or its helper's for a moment.
     fn has_space_of(&self, pid: u32) -> bool {
@@ -249,6 +262,28 @@ impl FaultServer {
     fn has_space_with_memory_of(&self, thread: u32) -> bool {
         let has_it = |helper| process::compare_memory(helper, thread).is_ok_and(Ordering::is_eq);
         self.spaces.find(|space| space.thread.is_some_and(has_it)).is_some()
+    }
+}
+
+/// Addresses that a helper claims in its message of readiness.
+struct Claims {
+    staging: Range<u64>,
+    /// The page of identity, or 0.
+    identity: u64,
+    end_word: u64,
+}
+
+impl Claims {
+    fn of(ready: &Message) -> io::Result<Claims> {
+        let [start, bytes, identity, end_word] = ready.words;
+        let staging = memory(start, bytes)?;
+        if bytes != STAGING_BYTES {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if identity != 0 {
+            memory(identity, PAGE)?;
+        }
+        Ok(Claims { staging, identity, end_word })
     }
 }
 

@@ -1,4 +1,21 @@
-//! The fault server: admits helpers, serves page faults, and follows changes of mappings and forks.
+//! The fault server: serves page faults, follows changes of mappings and forks, and admits helpers.
+//!
+//! ```text
+//!  worker          epoll: which descriptor has a message?
+//!    |-- dispatch        messages of a userfaultfd, each kind in its turn
+//!    |     |-- fork_event      a child from its parent; who else shares pages
+//!    |     |-- page_fault      serve one fault, or have it wait for headroom
+//!    |     |     '-- page_loader     evicted pages, into a buffer
+//!    |     '-- wake_ups        the threads to wake, once nothing is locked
+//!    |-- entrance        a connection, and its process by the kernel's word
+//!    |-- handshake       from a connection to the helper of an address space
+//!    '-- orphan          memory whose helper has ended
+//! ```
+//!
+//! The state is in `spaces` (which worker reads which address space), `helpers` (pending and
+//! ready), `pending_forks` (children that wait for events of their parents) and `orphan`. A worker
+//! has its own in `worker_state`. One lock guards the server; a worker releases it before it wakes
+//! a thread.
 
 mod dispatch;
 mod entrance;
@@ -40,17 +57,18 @@ use uzswap_sys::process;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// All that is known to answer, behind the lock of [`Workers`].
+/// The state behind the lock of [`Workers`].
 #[derive(Debug)]
 pub(crate) struct FaultServer {
     pager: Arc<Pager>,
     spaces: Spaces,
     helpers: Helpers,
+    /// Faults that wait for headroom, or for the file.
     waiting: Vec<Fault>,
     pending_forks: PendingForks,
     orphans: Orphans,
-    /// The message about children that cannot be followed was printed.
-    has_told_of_children: bool,
+    /// The message about children that are not followed any more was printed.
+    has_reported_children: bool,
     /// Some address space may have ranges still to protect.
     protects: bool,
     loader: PageLoader,
@@ -82,7 +100,7 @@ impl FaultServer {
             waiting: Vec::new(),
             pending_forks: PendingForks::default(),
             orphans,
-            has_told_of_children: false,
+            has_reported_children: false,
             protects: false,
             loader,
             zeros: untouched_pages(FRESH_MAX),
@@ -90,22 +108,22 @@ impl FaultServer {
         })
     }
 
-    /// Whether there is something to do of which no descriptor tells.
+    /// Whether there is work that no descriptor reports.
     fn is_busy(&self) -> bool {
         let has_work = !self.waiting.is_empty() || self.protects;
         has_work || self.orphans.has_young() || self.helpers.has_unanswered()
     }
 
-    /// Goes on with those that were to wait, then with helpers that say something, or are gone:
-    /// after the userfaultfds that were readable at the same time.
-    fn hear_all(&mut self, helpers: Vec<u32>) {
-        self.go_on_with_unanswered();
+    /// Answers helpers that had to wait, then these, which have sent a message or have ended: after
+    /// the userfaultfds that were readable at the same time.
+    fn hear_helpers(&mut self, helpers: Vec<u32>) {
+        self.answer_greetings();
         helpers.into_iter().for_each(|id| self.hear_helper(id));
     }
 
     /// Goes on with what could not be done at once.
     fn go_on(&mut self) {
-        self.leave_without_helpers();
+        self.orphan_without_helpers();
         self.serve_waiting();
         self.orphans.check();
         if self.protects {
@@ -114,7 +132,7 @@ impl FaultServer {
         }
     }
 
-    /// A space is no more: all that was kept for it is freed.
+    /// Removes a space, and frees its pages.
     fn remove_space(&mut self, id: u32) {
         let Some(shared) = self.spaces.remove(id) else { return };
         self.pager.remove_space(&shared);
@@ -130,8 +148,7 @@ impl FaultServer {
         self.bequeath(member);
     }
 
-    /// Where a process was written to a core file, what had left it is missing there: the kernel
-    /// does not ask for it.
+    /// Warns of a core file, in which evicted pages are missing: the kernel does not ask for them.
     fn warn_of_core(&self, id: u32) {
         let Some(space) = self.spaces.get(id).map(lock) else { return };
         let (missing, pid) = (space.table.stored_pages() + space.table.staged_pages(), space.pid);
@@ -157,9 +174,9 @@ impl FaultServer {
         }
     }
 
-    /// Leaves spaces whose helpers have ended though their connections go on: nothing is known of
+    /// Orphans spaces whose helpers have ended though their connections go on: nothing is known of
     /// their memory any more, which counts as that of unmanaged programs.
-    fn leave_without_helpers(&mut self) {
+    fn orphan_without_helpers(&mut self) {
         if !self.pager.has_lost_helper.swap(false, Ordering::Relaxed) {
             return;
         }

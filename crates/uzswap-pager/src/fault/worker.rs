@@ -250,7 +250,7 @@ impl Worker {
 
     /// Reads messages of helpers, and continues work that could not be done at once.
     fn go_on(&mut self, helpers: Vec<u32>) {
-        self.workers.lock().hear_all(helpers);
+        self.workers.lock().hear_helpers(helpers);
         std::mem::take(&mut self.deferred).into_iter().for_each(|id| self.read(id));
         let mut server = self.workers.lock();
         server.go_on();
