@@ -141,43 +141,32 @@ fn setup<T>(what: &'static str, result: io::Result<T>) -> Result<T, RunError> {
     })
 }
 
-/// Runs a command with its arguments under a limit, to its end and that of all processes that it
-/// has started; how it ended, and what was used.
-///
-/// # Errors
-///
-/// [`RunError`].
-pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunReport), RunError> {
-    if LIBRARY.is_empty() {
-        return Err(RunError::Processor);
-    }
-    let inherited = Inherited::take(allow_memory());
-    doctor::what_run_needs().map_err(RunError::Machine)?;
-    // It may be a pipe that nobody reads: before signals are held back.
-    let trace = options.record.as_ref().map(|(path, _)| Recorder::make_file(path)).transpose()?;
-    let metrics_socket = options.metrics.as_ref().map(MetricsSocket::listen).transpose()?;
-    let folder = setup("create a folder for the preload library", RunDir::new())?;
-    let (library, socket) = (folder.preloaded(), folder.socket());
-    let listener = setup("listen on the run's socket", folder.listen())?;
+/// Begins the trace of what is done to the store.
+fn start_recorder(
+    ((path, about), file): (&(PathBuf, TraceAbout), File),
+) -> Result<Recorder, TraceError> {
+    Recorder::begin(path, file, about, |error| {
+        log(&format!("{error}; the recording ends here, the program continues"));
+    })
+}
 
-    // Before any thread is started.
-    let waiter = Waiter::new();
-    let _messages = setup("start a thread", Messages::start())?;
-    let record = |((path, about), file): (&(PathBuf, TraceAbout), File)| {
-        Recorder::begin(path, file, about, |error| {
-            log(&format!("{error}; the recording ends here, the program continues"));
-        })
+/// Opens the store, and the file behind it.
+fn open_store(options: &RunOptions) -> Result<(Zswap, Option<WriteBack>), RunError> {
+    let Some(write_back) = &options.write_back else {
+        return Ok((Zswap::new(options.store)?, None));
     };
-    let recorder = options.record.as_ref().zip(trace).map(record).transpose()?;
-    let (zswap, write_back) = match &options.write_back {
-        None => (Zswap::new(options.store)?, None),
-        Some(write_back) => {
-            let (write_back, file) = WriteBack::open(write_back, options.limit_bytes)?;
-            let zswap = Zswap::with_backing(options.store, file)?;
-            (zswap, Some(write_back))
-        }
-    };
-    let pager = Arc::new(Pager {
+    let (write_back, file) = WriteBack::open(write_back, options.limit_bytes)?;
+    Ok((Zswap::with_backing(options.store, file)?, Some(write_back)))
+}
+
+/// The state that the supervisor's threads share, before any of them runs.
+fn new_pager(
+    options: &RunOptions,
+    recorder: Option<Recorder>,
+    socket: PathBuf,
+) -> Result<Arc<Pager>, RunError> {
+    let (zswap, write_back) = open_store(options)?;
+    Ok(Arc::new(Pager {
         zswap,
         write_back,
         recorder,
@@ -241,8 +230,34 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         largest_unmanaged: Mutex::default(),
         guard: OnceLock::new(),
         quiet: options.quiet,
-        socket: socket.clone(),
-    });
+        socket,
+    }))
+}
+
+/// Runs a command with its arguments under a limit, to its end and that of all processes that it
+/// has started; how it ended, and what was used.
+///
+/// # Errors
+///
+/// [`RunError`].
+pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunReport), RunError> {
+    if LIBRARY.is_empty() {
+        return Err(RunError::Processor);
+    }
+    let inherited = Inherited::take(allow_memory());
+    doctor::what_run_needs().map_err(RunError::Machine)?;
+    // It may be a pipe that nobody reads: before signals are held back.
+    let trace = options.record.as_ref().map(|(path, _)| Recorder::make_file(path)).transpose()?;
+    let metrics_socket = options.metrics.as_ref().map(MetricsSocket::listen).transpose()?;
+    let folder = setup("create a folder for the preload library", RunDir::new())?;
+    let (library, socket) = (folder.preloaded(), folder.socket());
+    let listener = setup("listen on the run's socket", folder.listen())?;
+
+    // Before any thread is started.
+    let waiter = Waiter::new();
+    let _messages = setup("start a thread", Messages::start())?;
+    let recorder = options.record.as_ref().zip(trace).map(start_recorder).transpose()?;
+    let pager = new_pager(options, recorder, socket.clone())?;
     setup("start a thread", foreign::start())?;
     setup("become the reaper of orphaned processes", wait::adopt_orphans())?;
     let workers = setup("start the fault server", Workers::new(Arc::clone(&pager), listener))?;
