@@ -7,9 +7,9 @@
 //! 2. The helper starts no command from here on, and the worker reads.
 //! 3. A new child's memory is decided before the child gets an answer.
 //! 4. Addresses that changed leave the command of the helper, which may then go on.
-//! 5. Changes are applied before faults: a forked child has the pages that its parent had at the
-//!    fork, and none that the parent gets for a fault of the same read.
-//! 6. Faults are served. What a thread waits for is woken once nothing is locked.
+//! 5. Changes are applied before faults. A forked child has the pages that its parent had at the
+//!    fork, and none that a fault of the same read brings the parent.
+//! 6. Faults are served. Threads wake up once nothing is locked.
 //! 7. With an empty queue no event is pending: the layout commits tentative changes.
 //!
 //! `docs/explanation/run-design.md` has the reasons.
@@ -45,7 +45,7 @@ pub(super) enum Unread {
     IsRegistered,
     /// Its helper moves pages, for some microseconds.
     Moves,
-    /// It was forked, and events of its parent from before the fork may still be unread.
+    /// Events of its parent from before the fork may still be unread.
     ForkPending,
 }
 

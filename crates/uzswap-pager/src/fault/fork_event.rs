@@ -32,7 +32,7 @@ pub(super) enum Relatives {
     Unmanaged(Arc<Outsider>),
 }
 
-/// A member that has left its group, and the shared bytes that counted as its own.
+/// A former member of a group, and the shared bytes in its charge.
 #[derive(Debug)]
 pub(super) struct EndedMember {
     group: Member,
@@ -429,8 +429,8 @@ pub(super) fn decide_child(space: &mut AddressSpace, faults: &[Touch], changes: 
         _ => FirstMessage::Fault,
     };
     let parent = space.root().unwrap_or(0);
-    // The newest child comes last. It may have another parent by now, or a number of its own PID
-    // namespace: a wrong process does not show the secret.
+    // The newest child comes last. A child may have another parent by now, or a number of its own
+    // PID namespace: a wrong process does not show the secret.
     let mut candidates = children_of(parent);
     candidates.extend(fault.map(|fault| fault.thread));
     candidates.reverse();

@@ -68,10 +68,10 @@ struct PendingHelper {
 #[derive(Debug)]
 pub(super) enum Stage {
     Connected,
-    /// It has said hello, and is answered once its space is known and has no pending event.
+    /// The helper has said hello, and is answered once its space is known and has no pending event.
     Greeting(Message),
     Welcomed(Welcomed),
-    /// It has said that it is ready, with a userfaultfd; the proof is due once no mapping changes.
+    /// The helper is ready and has sent a userfaultfd; the proof is due once no mapping changes.
     Proving(Welcomed, Message, Sent),
     /// The kernel has refused it something, with this errno.
     Unable {

@@ -29,9 +29,9 @@ impl PageLoader {
         Ok(PageLoader { pager: Arc::clone(pager), reader, buffer: untouched_pages(RESTORED_MAX) })
     }
 
-    /// Loads a page of a space into the buffer, and its neighbours in `wanted` that are in memory;
-    /// returns the range of both, or says why the page cannot be had. `None` if the page must be
-    /// read from the file first.
+    /// Loads a page of a space into the buffer, and its neighbours in `wanted` that are in memory.
+    /// Returns the range of both, or the reason why the page cannot be loaded. `None` if the page
+    /// must be read from the file first.
     pub(super) fn load(
         &mut self,
         space: &AddressSpace,

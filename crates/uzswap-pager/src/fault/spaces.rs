@@ -34,11 +34,10 @@ const FREE_AFTER: Duration = Duration::from_millis(5);
 ///
 /// # Two spaces at once
 ///
-/// A worker may lock a second space while it holds one, first the parent's and then the child's. It
-/// holds the server's lock, so it is alone in that. All other threads lock one space at a time, and
-/// none waits for the server's lock while it holds a space's. So no circle of waits can form. A
-/// second look-up of a space that the caller has locked would wait for ever: [`Spaces::find`] and
-/// [`Spaces::ids_of`] are for callers that have none locked.
+/// A worker with the server's lock may lock two spaces, first the parent's and then the child's.
+/// All other threads lock one space at a time, and none waits for the server's lock meanwhile. So
+/// no circle of waits can form. A thread that locks one space twice waits for ever: callers of
+/// [`Spaces::find`] and [`Spaces::ids_of`] have none locked.
 #[derive(Debug)]
 pub(super) struct Spaces {
     by_id: BTreeMap<u32, SpaceHandle>,
