@@ -172,7 +172,8 @@ impl Affinity {
 
     /// Tries once whether the server may return from SCHED_IDLE; whether it may give way now.
     fn learn_whether_to_give_way(&mut self) -> bool {
-        *self.may_give_way.get_or_insert_with(process::may_return_from_idle) && !self.turns.is_fed()
+        *self.may_give_way.get_or_insert_with(process::may_return_from_idle)
+            && !self.turns.is_boosted()
     }
 
     /// Leaves the processor for work that takes longer than a fault.
