@@ -106,6 +106,13 @@ impl Fault {
         what(self.space, &self.touch) == what(space, touch)
     }
 
+    /// Whether it may wait on for headroom, after so many rounds of the evictor and so much time.
+    fn may_wait(&self, rounds: u64, waited: Duration) -> bool {
+        // A shared page that the evictor frees in a round may still be another process's.
+        let may_help = self.touch.access == Access::FirstWrite || rounds < ROOM_ROUNDS;
+        may_help && waited <= ROOM_WAIT
+    }
+
     fn page(&self) -> u64 {
         self.touch.page()
     }
@@ -126,12 +133,11 @@ impl FaultServer {
         for mut fault in std::mem::take(&mut self.waiting) {
             let Some(shared) = self.spaces.get(fault.space).cloned() else { continue };
             let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
-            // A shared page that the evictor frees in a round may still be another process's.
-            let may_help = fault.touch.access == Access::FirstWrite || rounds < ROOM_ROUNDS;
             let mut space = lock(&shared);
-            let may_wait = may_help && fault.since.elapsed() <= ROOM_WAIT;
+            let waited = fault.since.elapsed();
+            let may_wait = fault.may_wait(rounds, waited);
             // A child whose helper is on its way has none that could give pages up.
-            let may_wait_on = space.thread.is_some() && fault.since.elapsed() <= WAIT_MAX;
+            let may_wait_on = space.thread.is_some() && waited <= WAIT_MAX;
             let waits_on = !may_wait && may_wait_on && self.pager.will_have_room();
             fault.waits_on |= waits_on;
             let by = if may_wait || waits_on { Requester::Program } else { Requester::Waiting };
@@ -369,4 +375,44 @@ fn run_around(
     let below = (registered.start..page).rev().take_while(is_like).count() as u64;
     let above = (page + 1..registered.end).take_while(is_like).count() as u64;
     space.fillable_around(page, page - below..page + 1 + above)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn touch(thread: u32, address: u64, access: Access) -> Touch {
+        Touch { thread, address, access }
+    }
+
+    #[test]
+    fn a_fault_waits_for_two_rounds_and_20_ms() {
+        let ms = Duration::from_millis;
+        let fault = |access| Fault::new(1, touch(1, 0, access), Instant::now(), 5);
+        for access in [Access::Read, Access::Write] {
+            let fault = fault(access);
+            assert!(fault.may_wait(0, ms(0)) && fault.may_wait(1, ms(20)));
+            assert!(!fault.may_wait(2, ms(0)) && !fault.may_wait(1, ms(21)));
+        }
+        // The pages that a round frees may be another process's still.
+        let first_write = fault(Access::FirstWrite);
+        assert!(first_write.may_wait(1000, ms(20)) && !first_write.may_wait(0, ms(21)));
+    }
+
+    #[test]
+    fn a_repeated_report_is_the_same_fault() {
+        let fault = Fault::new(1, touch(2, 5 * PAGE, Access::Read), Instant::now(), 0);
+        assert!(fault.is(1, &touch(2, 6 * PAGE - 1, Access::Read)));
+        assert!(!fault.is(3, &touch(2, 5 * PAGE, Access::Read)), "another space");
+        assert!(!fault.is(1, &touch(3, 5 * PAGE, Access::Read)), "another thread");
+        assert!(!fault.is(1, &touch(2, 6 * PAGE, Access::Read)), "another page");
+        assert!(!fault.is(1, &touch(2, 5 * PAGE, Access::Write)), "another access");
+    }
+
+    #[test]
+    fn a_write_to_a_protected_page_is_a_first_write() {
+        let all = [(false, false), (true, false), (true, true), (false, true)];
+        let expected = [Access::Read, Access::Write, Access::FirstWrite, Access::FirstWrite];
+        assert_eq!(all.map(|(write, wp)| Access::of(write, wp)), expected);
+    }
 }

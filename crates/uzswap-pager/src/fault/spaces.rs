@@ -207,3 +207,21 @@ impl Spaces {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_without_a_fault_for_5_ms_is_free() {
+        let mut spaces = Spaces::new(Arc::new([]), Arc::new(AllTurns::of(3)));
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        assert_eq!(spaces.free_worker(0, at(1000)), None, "no other has started");
+        spaces.last_faults = vec![at(0), at(3), at(2)];
+        assert_eq!(spaces.free_worker(0, at(6)), None);
+        assert_eq!(spaces.free_worker(0, at(7)), Some(2));
+        assert_eq!(spaces.free_worker(1, at(7)), Some(0));
+        assert_eq!(spaces.free_worker(2, at(5)), Some(0));
+    }
+}
