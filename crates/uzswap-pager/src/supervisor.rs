@@ -56,7 +56,7 @@ pub struct RunOptions {
     pub store: ZswapOptions,
     /// Where pages are written back to.
     pub write_back: Option<WriteBackOptions>,
-    /// Where what is done to the store is to be recorded, and what the trace says of itself.
+    /// The file for a trace of the store's operations, and the trace's description of itself.
     pub record: Option<(PathBuf, TraceAbout)>,
     /// How much of all processors the supervisor's threads may take before others while threads
     /// wait for one, in percent.
@@ -120,7 +120,7 @@ pub enum RunError {
     },
 }
 
-/// What is missing, and the commands that would allow it.
+/// The missing features, and the commands that would allow them.
 fn advice(findings: &[Finding]) -> String {
     let mut text = String::new();
     for Finding { topic, found, means, fix, .. } in findings {
@@ -246,7 +246,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     }
     let inherited = Inherited::take(allow_memory());
     doctor::what_run_needs().map_err(RunError::Machine)?;
-    // It may be a pipe that nobody reads: before signals are held back.
+    // The file may be a pipe that nobody reads: open it before signals are held back.
     let trace = options.record.as_ref().map(|(path, _)| Recorder::make_file(path)).transpose()?;
     let metrics_socket = options.metrics.as_ref().map(MetricsSocket::listen).transpose()?;
     let folder = setup("create a folder for the preload library", RunDir::new())?;

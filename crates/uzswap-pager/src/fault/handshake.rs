@@ -8,8 +8,8 @@
 //!
 //! Nothing that a program says is believed. The kernel names its process, which must descend from
 //! the supervisor. A forked child has a secret that it can have read in its own memory alone
-//! ([`FaultServer::identify`]). What is read of a process later is read by descriptors that are
-//! bound to the address space whose userfaultfd it is. Any message but the one that is due ends it.
+//! ([`FaultServer::identify`]). Later the supervisor reads a process by descriptors that are bound
+//! to the address space of its userfaultfd. Any message but the one that is due ends the helper.
 
 use std::cmp::Ordering;
 use std::io;
@@ -298,8 +298,8 @@ fn memory(start: u64, bytes: u64) -> io::Result<Range<u64>> {
 }
 
 /// Proves that a userfaultfd and the files of a process are of one address space. The userfaultfd
-/// fills a missing page with a nonce, and the process's memory shows it. That file was opened after
-/// the userfaultfd was made, and as the last one. The page is private, before and after.
+/// fills a missing page with a nonce, and the process's memory shows it. The caller has opened the
+/// file of the memory last, after the userfaultfd. The page is private, before and after.
 fn prove(uffd: &Userfaultfd, files: &ProcessFiles, page: u64) -> io::Result<()> {
     let nonce = random_bytes()?;
     let mut content = [0; PAGE_SIZE];

@@ -1,6 +1,6 @@
-//! Orphaned memory: its helper has ended, and other tasks still have it. They may be ending
-//! threads in a system call, processes with the same memory (`vfork`, `clone` with `CLONE_VM`),
-//! readers by `process_vm_readv`, or the kernel, which clears a word there at an exec(2).
+//! Orphaned memory: its helper has ended, and other tasks still have it. These are ending threads
+//! in a system call, processes with the same memory (`vfork`, `clone` with `CLONE_VM`), or readers
+//! by `process_vm_readv`. The kernel, too, clears a word there at an exec(2).
 //!
 //! The supervisor keeps the userfaultfd until nobody has the memory. Without a descriptor missing
 //! pages would read as zeros, and an ending thread may write them to a pipe. The supervisor

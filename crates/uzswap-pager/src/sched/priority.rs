@@ -17,7 +17,7 @@ use uzswap_sys::process;
 const SOON: Duration = Duration::from_micros(20);
 const TRIES_EVERY: u32 = 8;
 
-/// Those of all threads of the server.
+/// The turns of all threads of the server.
 #[derive(Debug)]
 pub(crate) struct AllTurns(Vec<Arc<Turns>>);
 
@@ -76,18 +76,18 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// What a thread of the server and the sampler know of it.
+/// The turns and the priority of one thread of the server.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     /// The server's thread.
     thread: AtomicU32,
     /// Turns begun and ended: odd while there is one.
     count: AtomicU64,
-    /// It runs when nobody else would.
+    /// The thread runs under SCHED_IDLE.
     gives_way: AtomicBool,
-    /// It has starved, and runs at normal priority for a while.
+    /// The thread has starved, and runs at normal priority for a while.
     is_boosted: AtomicBool,
-    /// It runs before all others, for some microseconds.
+    /// The thread runs before all others, for some microseconds.
     goes_first: AtomicBool,
     /// The supervisor's share of the processors is used up, so it may not.
     may_not_go_first: AtomicBool,

@@ -1,8 +1,8 @@
 //! The watchdog: boosts a thread of the server that starves.
 //!
 //! Beside the faulting thread the server runs under SCHED_IDLE, and other threads may keep that
-//! processor busy. If the sampler sees a waiting message, and no turn of the server has begun or
-//! ended since its last check, it boosts the server to normal priority for a while.
+//! processor busy. The sampler checks whether a message waits while no turn of the server begins or
+//! ends. After some of these checks it boosts the server to normal priority for a while.
 
 use std::time::{Duration, Instant};
 
