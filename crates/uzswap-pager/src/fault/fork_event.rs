@@ -258,9 +258,9 @@ impl FaultServer {
         Ok(())
     }
 
-    /// Adds the child of a fork. A child that cannot be followed gets no page that it lacks, and its
-    /// parent runs on. Returns the child's membership then: the caller bequeaths it once the parent
-    /// is unlocked.
+    /// Adds the child of a fork. A child that cannot be followed gets no page that it lacks, and
+    /// the parent runs on. The caller bequeaths the membership of this child, which is returned,
+    /// once the parent is unlocked.
     pub(super) fn add_child(
         &mut self,
         parent: &mut AddressSpace,

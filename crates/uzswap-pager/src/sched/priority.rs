@@ -1,7 +1,7 @@
 //! The priority of the server's threads, turn by turn.
 //!
-//! Beside the faulting thread the server runs under SCHED_IDLE ([`crate::sched::affinity`]). It runs
-//! at normal priority while another thread waits for its locks, and while a
+//! Beside the faulting thread the server runs under SCHED_IDLE ([`crate::sched::affinity`]), but at
+//! normal priority while another thread waits for its locks, or while a
 //! [`crate::sched::watchdog`] boosts it. Each thread of the server has turns of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
