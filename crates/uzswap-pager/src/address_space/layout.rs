@@ -150,6 +150,7 @@ impl AddressSpace {
 
     fn moved_with(&mut self, kernel: &impl Kernel, from: Range<u64>, to: u64) {
         let into = to..to + (from.end - from.start);
+        self.markers.moved(&from, to);
         let has_departed = self.departed.has_some_of(&from); // and is aside
         self.end_doubt(kernel, &from, &into);
         for range in [from.clone(), into.clone()] {
@@ -375,8 +376,9 @@ impl AddressSpace {
 
     fn settle_with(&mut self, kernel: &impl Kernel) {
         let is_settled = self.moved_in == RangeSet::default() && self.doubted.is_empty();
-        if !is_settled && !kernel.is_changing() {
+        if (!is_settled || self.has_late_markers()) && !kernel.is_changing() {
             self.forget_changes();
+            self.mark_late();
         }
     }
 

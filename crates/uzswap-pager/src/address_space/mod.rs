@@ -17,6 +17,7 @@ mod inheritance;
 mod later_events;
 mod layout;
 mod lazy;
+mod markers;
 mod move_batch;
 mod never_evicted;
 mod pinned;
@@ -41,6 +42,7 @@ use identity::Identity;
 pub(crate) use inheritance::FirstMessage;
 use inheritance::{Doubt, Uncertain};
 use lazy::LazyLooks;
+use markers::Markers;
 pub(crate) use move_batch::Moved;
 use never_evicted::Words;
 pub(crate) use never_evicted::leave_words_of_threads;
@@ -116,6 +118,7 @@ pub(crate) struct AddressSpace {
     knows_arguments: bool,
     /// Words in all registered memory are known.
     knows_words: bool,
+    markers: Markers,
     /// Ranges that the program has reported to drop, and may not have dropped yet (P4).
     removing: RangeSet,
     /// Targets of moves since the last moment without a pending event.
@@ -218,6 +221,7 @@ impl AddressSpace {
             words: Words::default(),
             knows_arguments: false,
             knows_words: false,
+            markers: Markers::default(),
             removing: RangeSet::default(),
             moved_in: RangeSet::default(),
             untold: RangeSet::default(),
@@ -534,7 +538,7 @@ impl AddressSpace {
             &self.to_protect,
         ];
         let sets = sets.iter().map(|set| set.bytes()).sum::<usize>() + self.words.bytes();
-        let sets = sets + self.pinned.bytes() + self.locked.bytes() + self.lazy_looks.bytes();
+        let sets = sets + self.pinned.bytes() + self.markers.bytes() + self.locked.bytes() + self.lazy_looks.bytes();
         self.table.bytes() + self.staging.owners.bytes() + sets
     }
 }

@@ -10,6 +10,7 @@ use crate::page_table::{Entry, Place, UNKNOWN};
 use crate::policy::clock::{Answer, Known};
 use crate::program::helper::{Command, Helper, MoveRun, add_page};
 use crate::program::vmas::{READ_WRITE, Rights};
+use crate::range_set::RangeSet;
 use uzswap_preload::protocol::work;
 
 /// How a command to move went.
@@ -213,13 +214,16 @@ impl AddressSpace {
             let missing: Vec<usize> =
                 (run.moved..count).filter(|at| !is_there(run.staged + at)).collect();
             run.missing += missing.len();
+            let mut evicted = RangeSet::new();
             for at in (run.moved..count).filter(|at| missing.binary_search(at).is_err()) {
                 let (page, staged) = (run.page + at as u64, run.staged + at);
                 let place = Place::Staged(staged as u32);
                 self.table.set(page, Entry { place, ..self.table.get(page) });
                 self.staging.owners.set(staged as u32, page);
+                evicted.insert(page * PAGE..(page + 1) * PAGE);
             }
             run.moved = count;
+            evicted.iter().for_each(|part| self.mark(part));
         }
     }
 

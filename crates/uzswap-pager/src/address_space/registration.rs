@@ -11,7 +11,7 @@ use super::write_protect::PROTECT_MAX;
 use super::{AddressSpace, PAGE, pages};
 use crate::program::procfs::{ProcessFiles, Size};
 use crate::program::vmas::Mapping;
-use crate::range_set::{RangeSet, count};
+use crate::range_set::RangeSet;
 use crate::{SpaceHandle, lock};
 use uzswap_sys::process;
 use uzswap_sys::userfaultfd::Userfaultfd;
@@ -243,16 +243,40 @@ impl AddressSpace {
         parts.find(|part| part.contains(&(page * PAGE))).map_or(page..page + 1, pages)
     }
 
-    /// The pages around a missing `page` that can be filled as well. A fill would remove a guard
-    /// (MADV_GUARD_INSTALL), which no event reports.
-    pub(crate) fn fillable_around(&self, page: u64, pages: Range<u64>) -> Range<u64> {
-        if count(&pages) <= 1 {
-            return pages;
-        }
+    /// Fresh pages around a missing one that can be filled as well. `None` if the kernel shows the
+    /// marker of an evicted page there.
+    pub(crate) fn fresh_around(&self, page: u64, pages: Range<u64>) -> Option<Range<u64>> {
+        // The program drops memory a moment after its event, and markers with it.
+        let is_dropped = self.removing.contains(page * PAGE);
+        let are_strict = !self.has_loose_markers() && !self.protects && !is_dropped;
+        self.empty_around(page, pages, |marked, at| !are_strict || !marked.contains(at * PAGE))
+    }
+
+    /// Evicted pages around a missing one that can be filled as well. `None` if its entry has no
+    /// marker: then the program dropped the page without an event (a guard was there), or an event
+    /// is pending.
+    pub(crate) fn evicted_around(&self, page: u64, pages: Range<u64>) -> Option<Range<u64>> {
+        let is_late = |at: u64| self.awaits_marker(at * PAGE);
+        self.empty_around(page, pages, |marked, at| marked.contains(at * PAGE) || is_late(at))
+    }
+
+    /// Pages of one kind around a missing `page`, by their addresses and the markers there, if
+    /// `page` itself is one. A fill would remove a guard (MADV_GUARD_INSTALL), which no event
+    /// reports.
+    fn empty_around(
+        &self,
+        page: u64,
+        pages: Range<u64>,
+        is_one: impl Fn(&RangeSet, u64) -> bool,
+    ) -> Option<Range<u64>> {
         let (at, range) = (page * PAGE, pages.start * PAGE..pages.end * PAGE);
         let found = self.files.as_ref().and_then(|files| files.empty_around(at, range).ok());
-        let found = found.filter(|found| found.contains(&at));
-        found.map_or(page..page + 1, |found| found.start / PAGE..found.end / PAGE)
+        let found = found.filter(|(empty, _)| empty.contains(&at));
+        let Some((empty, marked)) = found else { return Some(page..page + 1) };
+        let is_one = |page: &u64| is_one(&marked, *page);
+        let below = (empty.start / PAGE..page).rev().take_while(is_one).count() as u64;
+        let above = (page..empty.end / PAGE).take_while(is_one).count() as u64;
+        (above > 0).then(|| page - below..page + above)
     }
 }
 

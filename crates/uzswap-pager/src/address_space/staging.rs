@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use super::{AddressSpace, PAGE};
-use crate::page_table::{BATCH_PAGES, Entry, Place, UNKNOWN};
+use crate::page_table::{BATCH_PAGES, Entry, Place};
 use crate::program::vmas::{READ_WRITE, Rights};
 use uzswap::page::{PAGE_SIZE, Page};
 
@@ -167,17 +167,6 @@ impl AddressSpace {
             entry.place = Place::Stored(slot);
         }
         true
-    }
-
-    /// Drops a staged page that the server filled with zeros ahead of a touch, and that nobody
-    /// wrote: the next touch fills it again.
-    pub(crate) fn taken_back(&mut self, staged: u32) {
-        let Some(owner) = self.staging.owners.take(staged) else { return };
-        if self.table.get(owner).place == Place::Staged(staged) {
-            self.table.set(owner, UNKNOWN);
-        } else if let Some(entry) = self.elder.get_mut(&owner) {
-            *entry = UNKNOWN;
-        }
     }
 
     /// Gives a staged page back that cannot be stored, and keeps it in the program for a while;

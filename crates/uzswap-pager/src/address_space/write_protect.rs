@@ -9,6 +9,7 @@ use super::charge::{Joined, PROTECTED_BYTES_MIN, Shared};
 use super::fork_advice::ForkAdvice;
 use super::inheritance::Uncertain;
 use super::later_events::LaterEvents;
+use super::markers::is_busy;
 use super::never_evicted::LISTS;
 use super::staging::STAGING_PAGES;
 use super::{AddressSpace, PAGE};
@@ -345,7 +346,7 @@ impl AddressSpace {
         loop {
             let next = self.to_protect.iter().next();
             let Some(part) = next else { return true };
-            match self.uffd.write_protect(part.clone()) {
+            match self.protect_pages(part.clone()) {
                 Err(error) if is_busy(&error) => {
                     if since.elapsed() >= most {
                         return false;
@@ -403,7 +404,7 @@ impl AddressSpace {
         self.prepared = None;
         if std::mem::take(&mut self.protects) {
             // The program faults on pages that stay protected because mappings change.
-            self.registered.iter().for_each(|part| drop(self.uffd.write_unprotect(part, true)));
+            self.unprotect_all_pages();
         }
     }
 
@@ -411,7 +412,11 @@ impl AddressSpace {
     /// which pages. None if an event must be read first: then the thread faults again.
     pub(crate) fn let_write(&mut self, page: u64, most: usize) -> Range<u64> {
         let window = self.writes.window(page, most);
-        let tries = [self.registered_around(page, window), page..page + 1];
+        let window = self.in_program_around(page, self.registered_around(page, window));
+        if count(&window) == 0 {
+            return window; // it was evicted since: the next touch is a missing page
+        }
+        let tries = [window, page..page + 1];
         let may_be_written = |pages: &Range<u64>| {
             self.uffd.write_unprotect(pages.start * PAGE..pages.end * PAGE, false).is_ok()
         };
@@ -428,11 +433,6 @@ impl AddressSpace {
             parts.into_iter().for_each(|part| touched.insert(part));
         }
     }
-}
-
-/// Whether the kernel refused because mappings change.
-fn is_busy(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EAGAIN)
 }
 
 /// Number of children of a process with so many resident bytes whose copies of all pages fit into

@@ -311,6 +311,8 @@ impl FaultServer {
         if !space.hold_commands() {
             return Err(Unread::Moves);
         }
+        #[cfg(debug_assertions)]
+        space.audit_markers_at_times();
         let start = Instant::now();
         let mut room = [Told::EMPTY; MESSAGES];
         let mut no_descriptor = None;
