@@ -12,7 +12,7 @@
 use std::io;
 use std::ops::Range;
 
-use super::{AddressSpace, PAGE};
+use super::{AddressSpace, PAGE, pages};
 use crate::page_table::{Place, UNKNOWN};
 use crate::range_set::RangeSet;
 
@@ -33,11 +33,12 @@ impl Markers {
         self.to_mark.bytes()
     }
 
-    /// Notes that memory has moved, evicted pages without markers with it.
-    pub(super) fn moved(&mut self, from: &Range<u64>, to: u64) {
-        let moved = |part: Range<u64>| part.start - from.start + to..part.end - from.start + to;
-        let late: Vec<_> = self.to_mark.within(from.clone()).map(moved).collect();
-        late.into_iter().for_each(|part| self.to_mark.insert(part));
+    /// Notes that pages of some ranges have moved, evicted ones without markers with them.
+    pub(super) fn moved(&mut self, touched: &RangeSet, follow: impl Fn(u64) -> Option<u64>) {
+        let late: Vec<_> = touched.iter().flat_map(|it| self.to_mark.within(it)).collect();
+        late.iter().for_each(|part| self.to_mark.remove(part.clone()));
+        let followed = runs_of(late.into_iter().flat_map(pages).filter_map(follow));
+        self.to_mark.insert_all(&followed);
     }
 }
 
@@ -46,8 +47,13 @@ impl AddressSpace {
     pub(super) fn mark(&mut self, range: Range<u64>) {
         // Other errors: the memory is gone.
         if self.uffd.write_protect(range.clone()).is_err_and(|error| is_busy(&error)) {
-            self.markers.to_mark.insert(range);
+            self.mark_later(range);
         }
+    }
+
+    /// Notes evicted pages whose markers the kernel refused.
+    pub(super) fn mark_later(&mut self, range: Range<u64>) {
+        self.markers.to_mark.insert(range);
     }
 
     /// Marks evicted pages whose markers the kernel refused.
@@ -56,6 +62,11 @@ impl AddressSpace {
             let evicted = runs_of(self.evicted_in(&part));
             evicted.iter().for_each(|run| self.mark(run));
         }
+    }
+
+    /// Ranges within one in which the kernel refused markers.
+    pub(super) fn late_markers_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        self.markers.to_mark.within(range)
     }
 
     /// Whether the page of an address was evicted, and the kernel refused its marker.
@@ -110,9 +121,10 @@ impl AddressSpace {
         if above == 0 { page..page } else { page - below..page + above }
     }
 
-    /// Whether fresh entries may have markers.
-    pub(super) fn has_loose_markers(&self) -> bool {
-        self.markers.loose
+    /// Whether a marker is that of an evicted page for certain. A page in swap looks the same while
+    /// it is write-protected.
+    pub(super) fn are_markers_strict(&self) -> bool {
+        !self.markers.loose && !self.protects
     }
 
     /// Panics if M1 or M2 does not hold, once in a number of calls: the kernel walks all pages for
@@ -132,7 +144,7 @@ impl AddressSpace {
     #[cfg(debug_assertions)]
     fn audit_markers(&self) -> Option<String> {
         let files = self.files.as_ref()?;
-        if self.markers.loose || self.uffd.is_changing() {
+        if self.markers.loose || !self.is_settled() || self.uffd.is_changing() {
             return None;
         }
         let mut wrong = None;
@@ -141,9 +153,10 @@ impl AddressSpace {
             let evicted = runs_of(self.evicted_in(&part));
             let unmarked = evicted.without(&marked).without(&self.markers.to_mark);
             let unmarked = unmarked.without(&self.removing);
-            // A page in swap looks the same while it is write-protected.
-            let unknown = if self.protects { RangeSet::new() } else { marked.without(&evicted) };
-            let unknown = unknown.without(&self.removing);
+            let unknown = match self.are_markers_strict() {
+                true => marked.without(&evicted).without(&self.removing),
+                false => RangeSet::new(),
+            };
             let first = unmarked.iter().next().map(|it| ("M1", it.start, "has no marker"));
             let other = unknown.iter().next().map(|it| ("M2", it.start, "is not known as evicted"));
             if let Some((rule, at, text)) = first.or(other) {
@@ -164,12 +177,12 @@ impl AddressSpace {
             if self.table.get(owner).place == Place::Staged(staged) {
                 self.table.set(owner, UNKNOWN);
                 fresh.insert(owner * PAGE..(owner + 1) * PAGE);
-            } else if let Some(entry) = self.elder.get_mut(&owner) {
-                *entry = UNKNOWN;
-                self.markers.loose = true;
             }
         }
-        self.unmark(&fresh);
+        match self.settle() {
+            true => self.unmark(&fresh),
+            false => self.markers.loose = true, // they may have moved
+        }
     }
 }
 

@@ -33,6 +33,7 @@ impl AddressSpace {
     /// has called [`super::leave_words_of_threads`], has the helper carry the command out without
     /// the lock, and then calls [`AddressSpace::dropped`].
     pub(crate) fn give_move(&mut self, most: usize, alone: bool) -> io::Result<bool> {
+        self.settle();
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
         let mut batch = (most > 0 && self.may_move()).then(|| self.staging.empty.pop()).flatten();
         let runs = batch.map_or(Ok(Vec::new()), |batch| self.next_pages(batch, most, alone));
@@ -125,7 +126,7 @@ impl AddressSpace {
 
     /// Whether pages may leave now.
     pub(super) fn may_move(&self) -> bool {
-        self.knows_words && !self.is_about_to_fork()
+        self.knows_words && !self.is_about_to_fork() && self.is_settled()
     }
 
     /// The helper has said that it is done: what came of it, and pages of a batch that is empty

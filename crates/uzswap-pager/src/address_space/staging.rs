@@ -163,8 +163,6 @@ impl AddressSpace {
         let entry = self.table.get(owner);
         if entry.place == Place::Staged(staged) {
             self.table.set(owner, Entry { place: Place::Stored(slot), ahead: false, ..entry });
-        } else if let Some(entry) = self.elder.get_mut(&owner) {
-            entry.place = Place::Stored(slot);
         }
         true
     }
@@ -173,8 +171,11 @@ impl AddressSpace {
     /// `false` if the batch has it no more.
     pub(crate) fn give_back(&mut self, staged: u32, content: &Page) -> io::Result<bool> {
         let Some(owner) = self.staging.owners.get(staged) else { return Ok(false) };
-        if self.table.get(owner).place != Place::Staged(staged) {
-            return Err(io::ErrorKind::WouldBlock.into()); // it is still to be told where it is
+        if !self.settle() {
+            return Err(io::ErrorKind::WouldBlock.into()); // it may have moved
+        }
+        if self.staging.owners.get(staged) != Some(owner) {
+            return self.give_back(staged, content);
         }
         let at = owner * PAGE;
         let filled = self.uffd.copy(at, content, true, false);

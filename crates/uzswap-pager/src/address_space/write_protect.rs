@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use super::charge::{Joined, PROTECTED_BYTES_MIN, Shared};
 use super::fork_advice::ForkAdvice;
 use super::inheritance::Uncertain;
-use super::later_events::LaterEvents;
 use super::markers::is_busy;
 use super::never_evicted::LISTS;
 use super::staging::STAGING_PAGES;
@@ -135,10 +134,16 @@ impl AddressSpace {
     /// The advice for the fork whose event was just read.
     pub(crate) fn advice_at_fork(&mut self) -> AdviceAtFork {
         let was_reported = self.reports.take(Instant::now());
+        if !self.is_settled() {
+            self.settle_at_fork();
+        }
         match self.advice.take() {
             Some(last) if was_reported && last.holds_at_fork => {
                 self.advice = Some(LastAdvice::new(last.ranges.clone()));
-                AdviceAtFork::Known(last.ranges)
+                match self.is_settled() {
+                    true => AdviceAtFork::Known(last.ranges),
+                    false => AdviceAtFork::Uncertain(self.uncertain(vec![last.ranges])),
+                }
             }
             last => {
                 let before = last.as_ref().filter(|_| was_reported).map(|last| last.ranges.clone());
@@ -147,9 +152,14 @@ impl AddressSpace {
                 let now = now.or_else(|| last.map(|last| last.ranges));
                 self.advice = now.clone().map(LastAdvice::new);
                 let answers = before.into_iter().chain(now).collect();
-                AdviceAtFork::Uncertain(Uncertain { answers, later: LaterEvents::default() })
+                AdviceAtFork::Uncertain(self.uncertain(answers))
             }
         }
+    }
+
+    fn uncertain(&self, answers: Vec<ForkAdvice>) -> Uncertain {
+        let changes = self.changes.clone();
+        Uncertain { answers, changes, are_some_pending: false }
     }
 
     /// Whether its mappings cannot be read: the process is unknown, or has ended.
@@ -342,6 +352,9 @@ impl AddressSpace {
     /// Protects the ranges still to protect; `false` if some are left after this time, because
     /// mappings change.
     pub(crate) fn protect(&mut self, most: Duration) -> bool {
+        if self.is_undecided() {
+            return true; // protection would leave markers on empty entries
+        }
         let since = Instant::now();
         loop {
             let next = self.to_protect.iter().next();

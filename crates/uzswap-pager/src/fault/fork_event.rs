@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::handshake::leaves_spare_files;
 use super::{FaultServer, PAGE};
-use crate::address_space::{AddressSpace, AdviceAtFork, FirstMessage, ForkAdvice};
+use crate::address_space::{AddressSpace, AdviceAtFork, ForkAdvice};
 use crate::fork::outsiders::{Outsider, same_program_above};
 use crate::fork_group::ForkGroup;
 use crate::messages::log;
@@ -275,18 +275,17 @@ impl FaultServer {
         let secret =
             random_bytes().map_err(|error| format!("cannot read random bytes: {error}"))?;
         let mut space = AddressSpace::of_child(child, parent, secret);
-        space.registered = parent.registered.clone();
         let unprotected = parent.take_unprotected();
         let advice = parent.advice_at_fork();
+        space.registered = parent.registered.clone();
+        space.inherit_removing(parent);
         let stacks = advice.stacks();
         // Parent and child run by now.
         let unprotected = unprotected
             .zip(stacks.clone())
             .map(|(rest, stacks)| parent.without_spared(rest, stacks));
         let shared_stacks = stacks.filter(|_| parent.thread.is_some());
-        self.share(parent, &mut space, unprotected.as_ref(), shared_stacks);
-        space.expect();
-        // An undecided child has all pages until its mappings are read.
+        // An undecided child has all pages until its markers are read: nothing is protected before.
         let left_out = match advice {
             AdviceAtFork::Known(advice) => {
                 space.inherit_advice(advice.clone());
@@ -299,6 +298,8 @@ impl FaultServer {
                 ForkAdvice::default()
             }
         };
+        self.share(parent, &mut space, unprotected.as_ref(), shared_stacks);
+        space.expect();
         let is_in = |ranges: &RangeSet, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
         let stored = self.store_aside(parent);
         let mut is_any_aside = false;
@@ -315,7 +316,6 @@ impl FaultServer {
                 Place::Program => {}
             }
         });
-        is_any_aside |= space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
         if let (Err(why), true) = (stored, is_any_aside) {
             let group = space.group.take();
             let lent_bytes = space.lent_bytes();
@@ -328,42 +328,20 @@ impl FaultServer {
         Ok(space)
     }
 
-    /// Reads the mappings of a child that waits for the answer to its first message: they tell
-    /// which memory the fork gave it.
-    pub(super) fn ask_child(&self, space: &mut AddressSpace, faults: &[Event], changes: &[Event]) {
+    /// Reads the markers of a child that waits for the answer to its first message: they tell which
+    /// memory the fork gave it.
+    pub(super) fn ask_child(&self, space: &mut AddressSpace, faults: &[Event]) {
         let fault = faults.iter().find_map(|fault| match *fault {
-            Event::PageFault { address, thread, .. } => Some((address, thread)),
+            Event::PageFault { thread, .. } => Some(thread),
             _ => None,
         });
-        // A fork leaves the mappings of the forking process as they are.
-        let is_change = |event: &Event| !matches!(event, Event::Fork { .. });
-        let first = match fault {
-            _ if changes.iter().any(is_change) => FirstMessage::Change,
-            Some((address, _)) if space.asks_identity(address) => FirstMessage::AsksIdentity,
-            _ => FirstMessage::Fault,
-        };
-        let parent = space.root().unwrap_or(0);
         // The newest child comes last. It may have another parent by now, or a number of its own
         // PID namespace: a wrong process does not show the secret.
-        let mut candidates = children_of(parent);
-        candidates.extend(fault.map(|(_, thread)| thread));
+        let mut candidates = children_of(space.root().unwrap_or(0));
+        candidates.extend(fault);
         candidates.reverse();
         candidates.truncate(CANDIDATES_MAX);
-        let doubtful = space.decide_inheritance(first, &candidates);
-        report_doubtful(parent, doubtful);
-    }
-
-    /// Decides about a child that changes its mappings, or that waits for a page where its own
-    /// mappings and its parent's differ.
-    pub(super) fn end_doubt(&self, space: &mut AddressSpace, faults: &[Event], changes: &[Event]) {
-        let is_about = |fault: &Event| match *fault {
-            Event::PageFault { address, .. } => space.is_in_doubt(address),
-            _ => false,
-        };
-        if !changes.is_empty() || faults.iter().any(is_about) {
-            let doubtful = space.end_doubt_of_child();
-            report_doubtful(space.root().unwrap_or(0), doubtful);
-        }
+        space.decide_inheritance(&candidates);
     }
 
     /// Helperless children of each process, the oldest first.
@@ -447,15 +425,5 @@ impl FaultServer {
         let forks = self.overtaking.iter();
         let children = forks.filter(|fork| Arc::ptr_eq(&fork.parent, &parent.uffd));
         children.filter_map(|fork| self.spaces.get(&fork.child).cloned()).collect()
-    }
-}
-
-/// Warns of evicted pages that a child may or may not have.
-fn report_doubtful(parent: u32, pages: usize) {
-    if pages > 0 {
-        log(&format!(
-            "a child of process {parent} may have {pages} evicted pages or not: its parent changed \
-             mappings or advice about forks at the same time; the child gets SIGBUS or EFAULT there"
-        ));
     }
 }

@@ -23,7 +23,7 @@ use rustix::event::epoll;
 use worker::WorkerState;
 pub(crate) use worker::{Workers, count as count_of_workers};
 
-use crate::address_space::AddressSpace;
+use crate::address_space::{AddressSpace, Change};
 use crate::sched::affinity::AffinityGuard;
 use crate::store::read_queue::Reader;
 use crate::{Pager, SpaceHandle, lock, untouched_pages};
@@ -330,13 +330,6 @@ impl FaultServer {
             events.partition(|event| matches!(event, Event::PageFault { .. }));
         let changes: Vec<Event> =
             changes.into_iter().filter(|change| !space.take_own_change(change)).collect();
-        if count > 0 && space.is_undecided() {
-            self.ask_child(&mut space, &faults, &changes);
-        }
-        if space.has_doubt() {
-            self.end_doubt(&mut space, &faults, &changes);
-        }
-        space.poison_doubtful();
         let has_forked = changes.iter().any(|change| matches!(change, Event::Fork { .. }));
         for range in changes.iter().flat_map(addresses_of) {
             space.take_back(range);
@@ -347,6 +340,11 @@ impl FaultServer {
         for change in changes {
             self.changed(desk, &mut space, change);
         }
+        if count > 0 && space.is_undecided() {
+            self.ask_child(&mut space, &faults);
+        }
+        space.settle();
+        space.poison_doubtful();
         let mut drawn = None;
         for fault in faults {
             let Event::PageFault { address, write, wp, thread } = fault else { continue };
@@ -421,20 +419,23 @@ impl FaultServer {
         Ok(Answered { count, drawn })
     }
 
+    /// Notes a change of mappings for a program, and for its children whose forks may have come
+    /// before or after it.
+    fn note_change(&self, space: &mut AddressSpace, change: Change) {
+        for child in self.overtaking(space) {
+            lock(&child).note_change_of_parent(change.clone());
+        }
+        space.changed(change);
+    }
+
     /// A program has changed its mappings.
     fn changed(&mut self, desk: &mut WorkerState, space: &mut AddressSpace, event: Event) {
         match event {
             Event::Remove { start, .. } if space.is_staging(start) => {} // no page of the program
-            Event::Remove { start, end } => space.removed(start..end),
-            Event::Unmap { start, end } => {
-                space.unmapped(start..end);
-                let children = self.overtaking(space);
-                children.iter().for_each(|it| lock(it).note_unmapped_by_parent(start..end));
-            }
+            Event::Remove { start, end } => self.note_change(space, Change::Dropped(start..end)),
+            Event::Unmap { start, end } => self.note_change(space, Change::Unmapped(start..end)),
             Event::Remap { from, to, len } => {
-                space.moved(from..from + len, to);
-                let children = self.overtaking(space);
-                children.iter().for_each(|it| lock(it).note_moved_by_parent(from..from + len, to));
+                self.note_change(space, Change::Moved(from..from + len, to));
             }
             Event::Fork { child } => {
                 desk.company.leave();

@@ -139,6 +139,11 @@ impl FaultServer {
         fault: &Waiting,
         by: Requester,
     ) -> Resolution {
+        if !space.settle() {
+            let errno = libc::EAGAIN;
+            self.not_filled(space, fault, Stopped { errno, done: 0 });
+            return Resolution::Done;
+        }
         let (page, access) = (fault.page(), fault.access);
         let place = space.table.get(page).place;
         // Nothing leaves that is about to fork, and it has all that is protected already.

@@ -206,13 +206,8 @@ impl ProcessFiles {
     /// Whether at most so few pages of a range are resident; `false` if the kernel does not tell.
     pub(crate) fn has_at_most(&self, range: Range<u64>, most: u64) -> bool {
         let mut found = [Found::default(); FOUND_AT_ONCE];
-        let scanned = pagemap::scan(
-            &self.pagemap,
-            range.clone(),
-            Wanted::Anonymous,
-            &mut found,
-            most + 1,
-        );
+        let scanned =
+            pagemap::scan(&self.pagemap, range.clone(), Wanted::Anonymous, &mut found, most + 1);
         scanned.is_ok_and(|(count, walked_to)| {
             let bytes: u64 = found[..count].iter().map(|run| run.end - run.start).sum();
             walked_to >= range.end && bytes <= most * PAGE_SIZE as u64

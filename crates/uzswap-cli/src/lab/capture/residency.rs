@@ -122,8 +122,7 @@ impl PageMap {
         let mut at = addresses.start;
         while at < addresses.end {
             let range = at..addresses.end;
-            let (runs, next) =
-                pagemap::scan(&self.file, range, Wanted::Anonymous, &mut found, 0)?;
+            let (runs, next) = pagemap::scan(&self.file, range, Wanted::Anonymous, &mut found, 0)?;
             for run in &found[..runs] {
                 let run_addresses = run.start..run.end;
                 if run.is_swapped() {
