@@ -185,6 +185,9 @@ impl Changes {
     }
 }
 
+/// The addresses of an evicted page without a marker, and where it is now, if that is known.
+type LatePage = (Range<u64>, Option<Range<u64>>);
+
 impl AddressSpace {
     fn kernel(&self) -> KernelOf {
         KernelOf { files: self.files.clone(), uffd: Arc::clone(&self.uffd) }
@@ -301,7 +304,7 @@ impl AddressSpace {
         &self,
         evicted: &RangeSet,
         changes: &Changes,
-    ) -> (Vec<(Range<u64>, Option<Range<u64>>)>, RangeSet) {
+    ) -> (Vec<LatePage>, RangeSet) {
         let (mut late, mut unknown) = (Vec::new(), RangeSet::new());
         let remapped = changes.remapped();
         let all = evicted.iter().flat_map(|range| self.late_markers_in(range));
