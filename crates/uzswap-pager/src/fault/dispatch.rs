@@ -5,12 +5,12 @@
 //! 1. While memory is being registered, while the helper moves pages, or while events of the
 //!    parent from before a fork may be unread, nothing is read ([`Unread`]).
 //! 2. The helper starts no command from here on, and the worker reads.
-//! 3. A new child's memory is decided before the child gets an answer.
-//! 4. Addresses that changed leave the command of the helper, which may then go on.
-//! 5. Changes are applied before faults. A forked child has the pages that its parent had at the
+//! 3. Addresses that changed leave the command of the helper, which may then go on.
+//! 4. Changes are noted before faults. A forked child has the pages that its parent had at the
 //!    fork, and none that a fault of the same read brings the parent.
+//! 5. A new child's memory is decided before the child gets an answer. If no event is pending, the
+//!    layout applies the changes.
 //! 6. Faults are served. Threads wake up once nothing is locked.
-//! 7. With an empty queue no event is pending: the layout commits tentative changes.
 //!
 //! `docs/explanation/run-design.md` has the reasons.
 
@@ -23,7 +23,7 @@ use super::fork_event::{self, EndedMember};
 use super::page_fault::{Access, Fault, Requester, Resolution, Touch};
 use super::worker_state::WorkerState;
 use super::{FaultServer, PAGE};
-use crate::address_space::AddressSpace;
+use crate::address_space::{AddressSpace, Change};
 use crate::sched::affinity::AffinityGuard;
 use crate::{SpaceHandle, lock};
 use uzswap_sys::userfaultfd::{Event, Message};
@@ -99,20 +99,24 @@ impl FaultServer {
         if !space.hold_commands() {
             return Err(Unread::Moves);
         }
+        #[cfg(debug_assertions)]
+        space.audit_markers_at_times();
         let since = Instant::now();
         let Messages { count, faults, changes, no_descriptor } = Messages::read(&mut space);
         if count > 0 {
             worker.turns.begin();
-            fork_event::decide_child(&mut space, &faults, &changes);
         }
-        fork_event::end_doubt(&mut space, &faults, &changes);
-        space.poison_doubtful();
         let has_forked = changes.iter().any(|change| matches!(change, Event::Fork { .. }));
         release_commands(&mut space, &changes);
         let mut ended = Vec::new();
         for change in changes {
             ended.extend(self.apply(worker, &mut space, change));
         }
+        if count > 0 {
+            fork_event::decide_child(&mut space, &faults);
+        }
+        space.settle();
+        space.poison_doubtful();
         let guard = self.serve_faults(worker, id, &mut space, faults, since);
         if count < MESSAGES {
             space.settle();
@@ -143,14 +147,10 @@ impl FaultServer {
     ) -> Option<EndedMember> {
         match change {
             Event::Remove { start, .. } if space.is_staging(start) => {} // no page of the program
-            Event::Remove { start, end } => space.removed(start..end),
-            Event::Unmap { start, end } => {
-                space.unmapped(start..end);
-                self.tell_children(space, |child| child.note_unmapped_by_parent(start..end));
-            }
+            Event::Remove { start, end } => self.note_change(space, Change::Dropped(start..end)),
+            Event::Unmap { start, end } => self.note_change(space, Change::Unmapped(start..end)),
             Event::Remap { from, to, len } => {
-                space.moved(from..from + len, to);
-                self.tell_children(space, |child| child.note_moved_by_parent(from..from + len, to));
+                self.note_change(space, Change::Moved(from..from + len, to));
             }
             Event::Fork { child } => {
                 worker.affinity.leave();
@@ -161,12 +161,14 @@ impl FaultServer {
         None
     }
 
-    /// Notes a change for children of a fork that may be older than the change.
+    /// Notes a change of mappings, also for children whose forks may have come after it.
     ///
     /// Locks two address spaces, the parent's first: see [`Spaces`](super::spaces::Spaces).
-    fn tell_children(&self, parent: &AddressSpace, note: impl Fn(&mut AddressSpace)) {
-        let children = self.pending_forks.children_of(&parent.uffd, &self.spaces);
-        children.iter().for_each(|child| note(&mut lock(child)));
+    fn note_change(&self, space: &mut AddressSpace, change: Change) {
+        for child in self.pending_forks.children_of(&space.uffd, &self.spaces) {
+            lock(&child).note_change_of_parent(change.clone());
+        }
+        space.changed(change);
     }
 
     /// Serves the faults of one read.

@@ -11,7 +11,7 @@ use rustix::process::{Resource, getrlimit};
 use super::entrance::leaves_spare_files;
 use super::page_fault::Touch;
 use super::{FaultServer, PAGE};
-use crate::address_space::{AddressSpace, AdviceAtFork, FirstMessage, ForkAdvice};
+use crate::address_space::{AddressSpace, AdviceAtFork, ForkAdvice};
 use crate::fork::outsiders::{Outsider, same_program_above};
 use crate::fork_group::{ForkGroup, Member};
 use crate::messages::log;
@@ -21,7 +21,7 @@ use crate::range_set::RangeSet;
 use crate::run_dir::random_bytes;
 use crate::{SpaceHandle, lock, too_many_files};
 use uzswap_sys::process;
-use uzswap_sys::userfaultfd::{Event, Userfaultfd};
+use uzswap_sys::userfaultfd::Userfaultfd;
 
 /// Processes that share pages with a forked one.
 #[derive(Debug)]
@@ -304,18 +304,17 @@ impl FaultServer {
             member: None,
         })?;
         let mut space = AddressSpace::of_child(child, parent, secret);
-        space.registered = parent.registered.clone();
         let unprotected = parent.take_unprotected();
         let advice = parent.advice_at_fork();
+        space.registered = parent.registered.clone();
+        space.inherit_removing(parent);
         let stacks = advice.stacks();
         // Parent and child run by now.
         let unprotected = unprotected
             .zip(stacks.clone())
             .map(|(rest, stacks)| parent.without_spared(rest, stacks));
         let shared_stacks = stacks.filter(|_| parent.thread.is_some());
-        self.share(parent, &mut space, unprotected.as_ref(), shared_stacks);
-        space.expect();
-        // An undecided child has all pages until its mappings are read.
+        // An undecided child has all pages until its markers are read: nothing is protected before.
         let left_out = match advice {
             AdviceAtFork::Known(advice) => {
                 space.inherit_advice(advice.clone());
@@ -328,6 +327,8 @@ impl FaultServer {
                 ForkAdvice::default()
             }
         };
+        self.share(parent, &mut space, unprotected.as_ref(), shared_stacks);
+        space.expect();
         let is_in = |ranges: &RangeSet, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
         let stored = self.store_staged(parent);
         let mut is_any_staged = false;
@@ -344,7 +345,6 @@ impl FaultServer {
                 Place::Program => {}
             }
         });
-        is_any_staged |= space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
         if let (Err(why), true) = (stored, is_any_staged) {
             let member = EndedMember::take(&mut space);
             self.pager.discard_space(space);
@@ -414,47 +414,17 @@ impl FaultServer {
     }
 }
 
-/// Decides which memory a fork gave a child, from the child's mappings: the child waits for the
-/// answer to its first message.
-pub(super) fn decide_child(space: &mut AddressSpace, faults: &[Touch], changes: &[Event]) {
+/// Decides which memory a fork gave a child, by the child's markers: the child waits for the answer
+/// to its first message.
+pub(super) fn decide_child(space: &mut AddressSpace, faults: &[Touch]) {
     if !space.is_undecided() {
         return;
     }
-    // A fork leaves the mappings of the forking process as they are.
-    let is_change = |event: &Event| !matches!(event, Event::Fork { .. });
-    let fault = faults.first();
-    let first = match fault {
-        _ if changes.iter().any(is_change) => FirstMessage::Change,
-        Some(fault) if space.asks_identity(fault.address) => FirstMessage::AsksIdentity,
-        _ => FirstMessage::Fault,
-    };
-    let parent = space.root().unwrap_or(0);
     // The newest child comes last. A child may have another parent by now, or a number of its own
     // PID namespace: a wrong process does not show the secret.
-    let mut candidates = children_of(parent);
-    candidates.extend(fault.map(|fault| fault.thread));
+    let mut candidates = children_of(space.root().unwrap_or(0));
+    candidates.extend(faults.first().map(|fault| fault.thread));
     candidates.reverse();
     candidates.truncate(CANDIDATES_MAX);
-    let doubtful = space.decide_inheritance(first, &candidates);
-    report_doubtful(parent, doubtful);
-}
-
-/// Decides about a child that changes its mappings, or that waits for a page where its own mappings
-/// and its parent's differ.
-pub(super) fn end_doubt(space: &mut AddressSpace, faults: &[Touch], changes: &[Event]) {
-    let is_about = |fault: &Touch| space.is_in_doubt(fault.address);
-    if space.has_doubt() && (!changes.is_empty() || faults.iter().any(is_about)) {
-        let doubtful = space.end_doubt_of_child();
-        report_doubtful(space.root().unwrap_or(0), doubtful);
-    }
-}
-
-/// Warns of evicted pages that a child may or may not have.
-fn report_doubtful(parent: u32, pages: usize) {
-    if pages > 0 {
-        log(&format!(
-            "a child of process {parent} may have {pages} evicted pages or not: its parent changed \
-             mappings or advice about forks at the same time; the child gets SIGBUS or EFAULT there"
-        ));
-    }
+    space.decide_inheritance(&candidates);
 }

@@ -171,6 +171,11 @@ impl FaultServer {
         fault: &Fault,
         by: Requester,
     ) -> Resolution {
+        if !space.settle() {
+            let errno = libc::EAGAIN;
+            self.not_filled(space, fault, Stopped { errno, done: 0 });
+            return Resolution::Done;
+        }
         let (page, access) = (fault.page(), fault.touch.access);
         let place = space.table.get(page).place;
         // Nothing leaves that is about to fork, and it has all that is protected already.
@@ -204,10 +209,15 @@ impl FaultServer {
         let page = fault.page();
         let address = page * PAGE;
         if fault.touch.access == Access::Read {
-            let filled =
-                space.uffd.zeropage(address..address + PAGE, false).map(|()| page..page + 1);
-            self.filled(space, fault, filled).for_each(|page| space.zeroed(page));
-            return;
+            match space.uffd.zeropage(address..address + PAGE, false) {
+                // A page came meanwhile, or the entry has a marker.
+                Err(stopped) if stopped.errno == libc::EEXIST => {}
+                filled => {
+                    let filled = filled.map(|()| page..page + 1);
+                    self.filled(space, fault, filled).for_each(|page| space.zeroed(page));
+                    return;
+                }
+            }
         }
         // The compressed form of a page may take as much as the page: without headroom fill one
         // page.
@@ -216,6 +226,12 @@ impl FaultServer {
         let window = fresh.window(page, most, |page| table.get(page) != UNKNOWN);
         let window = space.not_commanded(page, window);
         let wanted = run_around(space, page, window, |place| place == Place::Program);
+        let Some(wanted) = space.fresh_around(page, wanted) else {
+            if space.uffd.is_changing() {
+                return self.wake_later(space, page..page + 1);
+            }
+            return self.lose(space, page, &"its content is not known");
+        };
         let filled = fill_or_one(space, page, wanted.start, &self.zeros[..count(&wanted)]);
         let done = self.filled(space, fault, filled);
         space.fresh.filled(page, &done);
@@ -233,6 +249,15 @@ impl FaultServer {
             space.streams.window(page, most)
         });
         let wanted = run_around(space, page, window.clone(), |place| place != Place::Program);
+        let Some(wanted) = space.evicted_around(page, wanted) else {
+            if space.uffd.is_changing() {
+                self.wake_later(space, page..page + 1);
+            } else {
+                space.forget(page * PAGE..(page + 1) * PAGE);
+                self.serve_fresh(space, fault);
+            }
+            return None;
+        };
         let ready = match self.loader.load(space, page, &wanted) {
             None => return Some(window),
             Some(Ok(ready)) => ready,
@@ -362,8 +387,8 @@ fn fill(space: &AddressSpace, first: u64, contents: &[Page]) -> Result<Range<u64
     }
 }
 
-/// The pages of a window around `page`, itself in any case, that are registered, in a place like
-/// this, and can be filled.
+/// The pages of a window around `page`, itself in any case, that are registered and in a place like
+/// this.
 fn run_around(
     space: &AddressSpace,
     page: u64,
@@ -374,7 +399,7 @@ fn run_around(
     let is_like = |page: &u64| like(space.table.get(*page).place);
     let below = (registered.start..page).rev().take_while(is_like).count() as u64;
     let above = (page + 1..registered.end).take_while(is_like).count() as u64;
-    space.fillable_around(page, page - below..page + 1 + above)
+    page - below..page + 1 + above
 }
 
 #[cfg(test)]

@@ -105,12 +105,6 @@ impl Mappings {
         self.at(std::slice::from_ref(range)).is_ok_and(|found| found.iter().any(is_it))
     }
 
-    /// Whether there is any mapping in a range; or there may be, where the kernel does not tell.
-    pub(crate) fn has_some_in(&self, range: &Range<u64>) -> bool {
-        let next = maps::query(&self.0, range.start, &mut []);
-        next.map_or(true, |next| next.is_some_and(|next| next.range.start < range.end))
-    }
-
     /// The private mappings without a file in a range, cut to it, and the rights of each.
     pub(crate) fn rights_in(&self, range: Range<u64>) -> io::Result<Vec<(Range<u64>, Rights)>> {
         let by_query = self.rights_by_query(&range);
@@ -378,10 +372,7 @@ mod tests {
         }
         assert!(mappings.has_private(last).unwrap());
         assert!(!mappings.has_private(first.start - PAGE..first.start).unwrap());
-        assert!(mappings.has_some_in(&(0..first.start + PAGE)));
-        assert!(!mappings.has_some_in(&(0..first.start)));
         drop(still);
-        assert!(mappings.has_some_in(&(0..first.start)), "the kernel does not tell any more");
     }
 
     #[test]

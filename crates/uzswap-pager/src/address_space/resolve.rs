@@ -1,0 +1,355 @@
+//! Where evicted pages are after changes of mappings by several threads.
+//!
+//! The kernel reports changes in any order. Markers tell which entries are those of evicted pages,
+//! so the order matters only where memory moved: it decides which page is at which marker. This
+//! tries each order of the moves that touch each other, and takes the orders that explain the
+//! markers. A page on which these orders differ is unknown.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::range_set::RangeSet;
+
+/// A move of memory, by mremap(2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Move {
+    pub(super) from: Range<u64>,
+    pub(super) to: u64,
+    /// It may have come after the moment in question.
+    pub(super) is_optional: bool,
+}
+
+impl Move {
+    pub(super) fn into(&self) -> Range<u64> {
+        self.to..self.to + (self.from.end - self.from.start)
+    }
+
+    fn touches(&self, ranges: &RangeSet) -> bool {
+        ranges.has_some_of(&self.from) || ranges.has_some_of(&self.into())
+    }
+}
+
+/// Memory at addresses where other addresses had it before.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Piece {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// The address of its start before.
+    pub(super) was: u64,
+}
+
+impl Piece {
+    pub(super) fn at(&self) -> Range<u64> {
+        self.start..self.end
+    }
+
+    /// A part of it, by present addresses.
+    fn part(&self, at: &Range<u64>) -> Option<Piece> {
+        let (start, end) = (self.start.max(at.start), self.end.min(at.end));
+        (start < end).then(|| Piece { start, end, was: self.was + (start - self.start) })
+    }
+
+    /// Its addresses before.
+    pub(super) fn before(&self) -> Range<u64> {
+        self.was..self.was + (self.end - self.start)
+    }
+}
+
+/// Evicted pages before, markers now, and changes in between.
+#[derive(Debug)]
+pub(super) struct Evidence<'a> {
+    pub(super) evicted: &'a RangeSet,
+    pub(super) marked: &'a RangeSet,
+    pub(super) moves: &'a [Move],
+    /// Memory that was unmapped, dropped, or not copied, by its address before or now: its markers
+    /// may be gone.
+    pub(super) gone: &'a RangeSet,
+}
+
+/// An answer.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Resolved {
+    /// Markers whose pages are known.
+    pub(super) kept: Vec<Piece>,
+    /// Markers whose pages are not: several orders explain them.
+    pub(super) unknown: RangeSet,
+    /// Markers that no order explains.
+    pub(super) unexplained: RangeSet,
+    /// Some pages have no marker, and no event reports them as gone.
+    pub(super) has_losses: bool,
+}
+
+/// States that a search visits at most: five moves in a chain have 326 orders of subsets.
+const STATES_MAX: usize = 1 << 12;
+
+impl Evidence<'_> {
+    pub(super) fn resolve(&self) -> Resolved {
+        let mut resolved = Resolved::default();
+        let mut apart = self.marked.clone();
+        apart.insert_all(self.evicted);
+        for group in self.groups() {
+            let mut touched = RangeSet::new();
+            for one in &group {
+                touched.insert(one.from.clone());
+                touched.insert(one.into());
+            }
+            touched.iter().for_each(|range| apart.remove(range));
+            self.resolve_group(&group, &touched, &mut resolved);
+        }
+        // Nothing has moved there.
+        self.resolve_group(&[], &apart, &mut resolved);
+        resolved
+    }
+
+    /// Moves in groups that touch no address of each other.
+    fn groups(&self) -> Vec<Vec<Move>> {
+        let mut groups: Vec<(RangeSet, Vec<Move>)> = Vec::new();
+        for one in self.moves {
+            let mut touched = RangeSet::new();
+            touched.insert(one.from.clone());
+            touched.insert(one.into());
+            let mut moves = Vec::new();
+            groups.retain_mut(|(others, group)| {
+                let is_apart = !one.touches(others);
+                if !is_apart {
+                    touched.insert_all(others);
+                    moves.append(group);
+                }
+                is_apart
+            });
+            moves.push(one.clone());
+            groups.push((touched, moves));
+        }
+        groups.into_iter().map(|(_, moves)| moves).collect()
+    }
+
+    fn resolve_group(&self, moves: &[Move], touched: &RangeSet, resolved: &mut Resolved) {
+        let within = |set: &RangeSet| {
+            let mut found = RangeSet::new();
+            touched.iter().flat_map(|range| set.within(range)).for_each(|it| found.insert(it));
+            found
+        };
+        let marked = within(self.marked);
+        let pieces = within(self.evicted);
+        let pieces = pieces.iter().map(|it| Piece { start: it.start, end: it.end, was: it.start });
+        let mut search = Search::new(self.gone, &marked, moves);
+        search.visit(pieces.collect(), 0, 0);
+        let is_complete = search.seen.len() < STATES_MAX;
+        let Some((first, others)) = search.best.split_first().filter(|_| is_complete) else {
+            return resolved.unknown.insert_all(&marked); // too many orders
+        };
+        let mut agreed = first.clone();
+        for other in others {
+            agreed = agreed.iter().flat_map(|piece| parts_of_both(piece, other)).collect();
+        }
+        let mut unknown = RangeSet::new();
+        search.best.iter().flatten().for_each(|piece| unknown.insert(piece.at()));
+        resolved.unexplained.insert_all(&marked.without(&unknown));
+        agreed.iter().for_each(|piece| unknown.remove(piece.at()));
+        resolved.unknown.insert_all(&unknown);
+        resolved.kept.append(&mut agreed);
+        resolved.has_losses |= search.lost > 0;
+    }
+}
+
+/// Parts of a piece that others have from the same addresses.
+fn parts_of_both<'a>(piece: &'a Piece, others: &'a [Piece]) -> impl Iterator<Item = Piece> + 'a {
+    others.iter().filter_map(|other| {
+        piece.part(&other.at()).filter(|part| other.part(&part.at()).as_ref() == Some(part))
+    })
+}
+
+/// A search through the orders of some moves.
+#[derive(Debug)]
+struct Search<'a> {
+    gone: &'a RangeSet,
+    marked: &'a RangeSet,
+    moves: &'a [Move],
+    /// The moves that were made, and the pieces after them.
+    seen: BTreeSet<(u64, Vec<Piece>)>,
+    /// The markers as the best orders explain them, and the bytes that these leave unexplained.
+    best: Vec<Vec<Piece>>,
+    unexplained: u64,
+    /// Those of them that are pages without a marker.
+    lost: u64,
+}
+
+impl<'a> Search<'a> {
+    fn new(gone: &'a RangeSet, marked: &'a RangeSet, moves: &'a [Move]) -> Search<'a> {
+        let (seen, best) = (BTreeSet::new(), Vec::new());
+        Search { gone, marked, moves, seen, best, unexplained: 0, lost: 0 }
+    }
+
+    /// Goes on after the moves `made`, which have overwritten so many bytes of pieces without an
+    /// event that explains it.
+    fn visit(&mut self, pieces: Vec<Piece>, made: u64, overwritten: u64) {
+        let is_new = self.seen.len() < STATES_MAX && self.seen.insert((made, pieces.clone()));
+        if !is_new {
+            return;
+        }
+        let mut is_end = true;
+        for (number, one) in self.moves.iter().enumerate().take(u64::BITS as usize) {
+            if made & 1 << number == 0 {
+                is_end &= one.is_optional;
+                let (after, lost) = self.make(one, &pieces);
+                self.visit(after, made | 1 << number, overwritten + lost);
+            }
+        }
+        if is_end {
+            self.end(&pieces, overwritten);
+        }
+    }
+
+    /// The pieces after a move, and the bytes that it overwrites although no event reports their
+    /// memory as gone.
+    fn make(&self, one: &Move, pieces: &[Piece]) -> (Vec<Piece>, u64) {
+        let (into, mut lost) = (one.into(), 0);
+        let (first, last) = match one.from.start < into.start {
+            true => (&one.from, &into),
+            false => (&into, &one.from),
+        };
+        let others = [0..first.start, first.end..last.start, last.end..u64::MAX];
+        let mut after = Vec::with_capacity(pieces.len() + 2);
+        for piece in pieces {
+            after.extend(others.iter().filter_map(|range| piece.part(range)));
+            if let Some(part) = piece.part(&one.from) {
+                let start = part.start - one.from.start + one.to;
+                after.push(Piece { start, end: start + (part.end - part.start), was: part.was });
+            }
+            lost += piece.part(&into).map_or(0, |part| self.not_gone(&part));
+        }
+        after.sort_unstable();
+        (after, lost)
+    }
+
+    /// Bytes of a piece that no event reports as gone, neither where they are nor where they were.
+    fn not_gone(&self, piece: &Piece) -> u64 {
+        let mut gone = RangeSet::new();
+        self.gone.within(piece.at()).for_each(|part| gone.insert(part));
+        for part in self.gone.within(piece.before()) {
+            let start = part.start - piece.was + piece.start;
+            gone.insert(start..start + (part.end - part.start));
+        }
+        gone.outside(piece.at()).iter().map(|part| part.end - part.start).sum()
+    }
+
+    /// Compares a state with the markers.
+    fn end(&mut self, pieces: &[Piece], overwritten: u64) {
+        let mut kept: Vec<Piece> = Vec::new();
+        let mut lost = overwritten;
+        let mut markers = self.marked.clone();
+        for piece in pieces {
+            for at in self.marked.within(piece.at()) {
+                kept.extend(piece.part(&at));
+            }
+            markers.remove(piece.at());
+            let missing = self.marked.outside(piece.at()).into_iter();
+            let missing = missing.filter_map(|at| piece.part(&at));
+            lost += missing.map(|part| self.not_gone(&part)).sum::<u64>();
+        }
+        let unexplained = lost + markers.iter().map(|part| part.end - part.start).sum::<u64>();
+        if self.best.is_empty() || unexplained < self.unexplained {
+            (self.unexplained, self.lost) = (unexplained, lost);
+            self.best.clear();
+        }
+        if unexplained == self.unexplained && !self.best.contains(&kept) {
+            self.best.push(kept);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: u64 = 0x1000;
+    const B: u64 = 0x2000;
+    const C: u64 = 0x3000;
+    const BYTES: u64 = 0x100;
+
+    fn set(starts: &[u64]) -> RangeSet {
+        let mut set = RangeSet::new();
+        starts.iter().for_each(|&start| set.insert(start..start + BYTES));
+        set
+    }
+
+    fn moves(all: &[(u64, u64)], is_optional: bool) -> Vec<Move> {
+        let one = |&(from, to): &(u64, u64)| Move { from: from..from + BYTES, to, is_optional };
+        all.iter().map(one).collect()
+    }
+
+    /// Where each marked page was, if that is known.
+    fn origins(
+        evicted: &[u64],
+        marked: &[u64],
+        moves: &[Move],
+        gone: &[u64],
+    ) -> Vec<(u64, Option<u64>)> {
+        let (evicted, marks, gone) = (set(evicted), set(marked), set(gone));
+        let evidence = Evidence { evicted: &evicted, marked: &marks, moves, gone: &gone };
+        let resolved = evidence.resolve();
+        let was = |at: u64| {
+            let mut all = resolved.kept.iter().filter(|piece| piece.at().contains(&at));
+            all.next().map(|piece| piece.was + (at - piece.start))
+        };
+        for &at in marked {
+            let is_unknown = resolved.unknown.contains(at) || resolved.unexplained.contains(at);
+            assert_eq!(was(at).is_none(), is_unknown, "{resolved:x?}");
+        }
+        marked.iter().map(|&at| (at, was(at))).collect()
+    }
+
+    #[test]
+    fn a_chain_of_moves_is_read_in_any_order() {
+        for order in [[(A, B), (C, A)], [(C, A), (A, B)]] {
+            let found = origins(&[A, C], &[A, B], &moves(&order, false), &[]);
+            assert_eq!(found, [(A, Some(C)), (B, Some(A))]);
+        }
+        // One page of the two was evicted.
+        for (evicted, at) in [(A, B), (C, A)] {
+            let found = origins(&[evicted], &[at], &moves(&[(C, A), (A, B)], false), &[]);
+            assert_eq!(found, [(at, Some(evicted))]);
+        }
+    }
+
+    #[test]
+    fn markers_tell_which_memory_is_gone() {
+        assert_eq!(origins(&[A, B], &[A], &[], &[A, B]), [(A, Some(A))]);
+        // The moved memory was unmapped, too.
+        assert_eq!(origins(&[A], &[], &moves(&[(A, B)], false), &[B]), []);
+    }
+
+    #[test]
+    fn two_moves_to_one_place_leave_it_unknown() {
+        let found = origins(&[A, B], &[C], &moves(&[(A, C), (B, C)], false), &[C]);
+        assert_eq!(found, [(C, None)]);
+    }
+
+    #[test]
+    fn a_move_may_have_come_after_a_fork() {
+        let after = &moves(&[(A, B)], true);
+        assert_eq!(origins(&[A], &[A], after, &[]), [(A, Some(A))]);
+        assert_eq!(origins(&[A], &[B], after, &[]), [(B, Some(A))]);
+        // Over other memory, which was unmapped before.
+        assert_eq!(origins(&[A, B], &[A, B], after, &[B]), [(A, Some(A)), (B, Some(B))]);
+        assert_eq!(origins(&[A, B], &[B], after, &[B]), [(B, Some(A))]);
+        // The fork may have skipped the memory that moved.
+        assert_eq!(origins(&[A, B], &[B], after, &[A, B]), [(B, None)]);
+    }
+
+    #[test]
+    fn a_marker_without_an_evicted_page_is_unknown() {
+        assert_eq!(origins(&[A], &[A, C], &[], &[]), [(A, Some(A)), (C, None)]);
+    }
+
+    #[test]
+    fn too_many_orders_leave_all_unknown() {
+        let ring: Vec<(u64, u64)> = (1..40).map(|at| (at * BYTES, (at + 1) * BYTES)).collect();
+        let found = origins(&[BYTES], &[40 * BYTES], &moves(&ring, false), &[]);
+        assert_eq!(found, [(40 * BYTES, None)]);
+        // Moves that touch no others do not count.
+        let apart: Vec<(u64, u64)> = (1..60).map(|at| (at << 20, (at + 100) << 20)).collect();
+        let found = origins(&[1 << 20], &[101 << 20], &moves(&apart, false), &[]);
+        assert_eq!(found, [(101 << 20, Some(1 << 20))]);
+    }
+}
