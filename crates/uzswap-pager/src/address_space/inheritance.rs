@@ -125,7 +125,8 @@ impl AddressSpace {
         gone.insert_all(&self.removing);
         pages.insert_all(&self.removing);
         let moves: Vec<Move> = of_parent.changes.moves(true).chain(own.moves(false)).collect();
-        let evidence = Evidence { evicted: &pages, marked, moves: &moves, gone: &gone };
+        let late = self.late_markers();
+        let evidence = Evidence { evicted: &pages, late, marked, moves: &moves, gone: &gone };
         let mut resolved = evidence.resolve();
         if of_parent.are_some_pending && resolved.has_losses {
             // An unknown move may have put them over others.

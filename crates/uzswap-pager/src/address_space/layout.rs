@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::markers::runs_of;
-use super::resolve::{Evidence, Move, Piece, Resolved};
+use super::resolve::{Evidence, Move, Resolved, reachable};
 use super::{AddressSpace, PAGE, pages};
 use crate::messages::log;
 use crate::page_table::{Entry, Place};
@@ -151,25 +151,6 @@ impl Changes {
         followed.map(|at| at / PAGE)
     }
 
-    /// Addresses where a page may be after these in any order.
-    fn reachable(&self, page: Range<u64>) -> RangeSet {
-        let mut reached = RangeSet::new();
-        reached.insert(page);
-        loop {
-            let before = reached.clone();
-            for (from, to) in self.all.iter().filter_map(Change::as_move) {
-                let there: Vec<_> = reached.within(from.clone()).collect();
-                for part in there {
-                    let start = part.start - from.start + to;
-                    reached.insert(start..start + (part.end - part.start));
-                }
-            }
-            if reached == before {
-                return reached;
-            }
-        }
-    }
-
     /// Moves whose addresses no other change touches.
     fn sole_moves(&self) -> impl Iterator<Item = (&Range<u64>, Range<u64>)> {
         let is_apart = |one: &Change, other: &Change| {
@@ -184,9 +165,6 @@ impl Changes {
         })
     }
 }
-
-/// The addresses of an evicted page without a marker, and where it is now, if that is known.
-type LatePage = (Range<u64>, Option<Range<u64>>);
 
 impl AddressSpace {
     fn kernel(&self) -> KernelOf {
@@ -279,8 +257,6 @@ impl AddressSpace {
             let followed = || runs_of(self.evicted_in(&range).filter_map(|it| changes.follow(it)));
             marked.insert_all(&kernel.marked_in(range.clone()).unwrap_or_else(followed));
         }
-        let (late, mut unknown) = self.late_in(&evicted, changes);
-        late.iter().for_each(|(page, _)| evicted.remove(page.clone()));
         let mut gone = changes.gone();
         // Markers of memory that the program drops may be there still.
         touched.iter().flat_map(|it| self.removing.within(it)).for_each(|it| {
@@ -288,33 +264,14 @@ impl AddressSpace {
             evicted.insert(it);
         });
         let moves: Vec<Move> = changes.moves(false).collect();
-        let evidence = Evidence { evicted: &evicted, marked: &marked, moves: &moves, gone: &gone };
-        let mut resolved = evidence.resolve();
-        resolved.kept.iter().for_each(|piece| unknown.remove(piece.at()));
-        resolved.unknown.insert_all(&unknown);
-        resolved.kept.extend(late.into_iter().filter_map(|(page, now)| {
-            now.map(|now| Piece { start: now.start, end: now.end, was: page.start })
-        }));
-        resolved
-    }
-
-    /// Evicted pages without markers, which the kernel refused, and where they are now: a move that
-    /// no other change touches tells that. And addresses where the others may be.
-    fn late_in(&self, evicted: &RangeSet, changes: &Changes) -> (Vec<LatePage>, RangeSet) {
-        let (mut late, mut unknown) = (Vec::new(), RangeSet::new());
-        let remapped = changes.remapped();
-        let all = evicted.iter().flat_map(|range| self.late_markers_in(range));
-        for page in all.flat_map(pages) {
-            let here = page * PAGE..(page + 1) * PAGE;
-            let mut moves = changes.sole_moves();
-            let sole = moves.find(|(from, _)| from.contains(&here.start));
-            let now = sole.map(|(from, into)| here.start - from.start + into.start);
-            if now.is_none() && remapped.contains(here.start) {
-                unknown.insert_all(&changes.reachable(here.clone()));
-            }
-            late.push((here, now.map(|now| now..now + PAGE)));
+        Evidence {
+            evicted: &evicted,
+            late: self.late_markers(),
+            marked: &marked,
+            moves: &moves,
+            gone: &gone,
         }
-        (late, unknown)
+        .resolve()
     }
 
     /// Changes the table and the ranges as the changes and the markers say.
@@ -333,7 +290,8 @@ impl AddressSpace {
         }
         self.change_ranges(changes);
         let poisoned: Vec<_> = touched.iter().flat_map(|it| self.poison_later.within(it)).collect();
-        poisoned.into_iter().for_each(|it| self.poison_later.insert_all(&changes.reachable(it)));
+        let moves: Vec<Move> = changes.moves(false).collect();
+        poisoned.into_iter().for_each(|it| self.poison_later.insert_all(&reachable(&moves, it)));
         self.markers.moved(&touched, |page| changes.follow(page));
         self.place(evicted, resolved, &changes.dropped_unmoved());
         changes.dropped().iter().for_each(|range| self.removing.insert(range));

@@ -64,9 +64,9 @@ impl AddressSpace {
         }
     }
 
-    /// Ranges within one in which the kernel refused markers.
-    pub(super) fn late_markers_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-        self.markers.to_mark.within(range)
+    /// Ranges in which the kernel refused markers.
+    pub(super) fn late_markers(&self) -> &RangeSet {
+        &self.markers.to_mark
     }
 
     /// Whether the page of an address was evicted, and the kernel refused its marker.

@@ -49,6 +49,16 @@ impl Piece {
         (start < end).then(|| Piece { start, end, was: self.was + (start - self.start) })
     }
 
+    /// Its parts that were in one of these ranges before, and the others.
+    fn split_by(&self, before: &RangeSet) -> (Vec<Piece>, Vec<Piece>) {
+        let part = |was: Range<u64>| {
+            let start = was.start - self.was + self.start;
+            Piece { start, end: start + (was.end - was.start), was: was.start }
+        };
+        let within = before.within(self.before()).map(part).collect();
+        (within, before.outside(self.before()).into_iter().map(part).collect())
+    }
+
     /// Its addresses before.
     pub(super) fn before(&self) -> Range<u64> {
         self.was..self.was + (self.end - self.start)
@@ -59,6 +69,8 @@ impl Piece {
 #[derive(Debug)]
 pub(super) struct Evidence<'a> {
     pub(super) evicted: &'a RangeSet,
+    /// Of the evicted pages: those without a marker, which the kernel refused.
+    pub(super) late: &'a RangeSet,
     pub(super) marked: &'a RangeSet,
     pub(super) moves: &'a [Move],
     /// Memory that was unmapped, dropped, or not copied, by its address before or now: its markers
@@ -132,11 +144,14 @@ impl Evidence<'_> {
         let marked = within(self.marked);
         let pieces = within(self.evicted);
         let pieces = pieces.iter().map(|it| Piece { start: it.start, end: it.end, was: it.start });
-        let mut search = Search::new(self.gone, &marked, moves);
+        let mut search = Search::new(self, &marked, moves);
         search.visit(pieces.collect(), 0, 0);
         let is_complete = search.seen.len() < STATES_MAX;
         let Some((first, others)) = search.best.split_first().filter(|_| is_complete) else {
-            return resolved.unknown.insert_all(&marked); // too many orders
+            // Too many orders.
+            let late = touched.iter().flat_map(|range| self.late.within(range));
+            late.for_each(|range| resolved.unknown.insert_all(&reachable(moves, range)));
+            return resolved.unknown.insert_all(&marked);
         };
         let mut agreed = first.clone();
         for other in others {
@@ -145,6 +160,7 @@ impl Evidence<'_> {
         let mut unknown = RangeSet::new();
         search.best.iter().flatten().for_each(|piece| unknown.insert(piece.at()));
         resolved.unexplained.insert_all(&marked.without(&unknown));
+        unknown.insert_all(&search.doubtful);
         agreed.iter().for_each(|piece| unknown.remove(piece.at()));
         resolved.unknown.insert_all(&unknown);
         resolved.kept.append(&mut agreed);
@@ -159,25 +175,53 @@ fn parts_of_both<'a>(piece: &'a Piece, others: &'a [Piece]) -> impl Iterator<Ite
     })
 }
 
+/// Addresses where memory may be after some of these moves, in any order.
+pub(super) fn reachable(moves: &[Move], range: Range<u64>) -> RangeSet {
+    let mut reached = RangeSet::new();
+    reached.insert(range);
+    loop {
+        let before = reached.clone();
+        for one in moves {
+            let at = |address| address - one.from.start + one.to;
+            let there: Vec<_> = reached.within(one.from.clone()).collect();
+            there.iter().for_each(|part| reached.insert(at(part.start)..at(part.end)));
+        }
+        if reached == before {
+            return reached;
+        }
+    }
+}
+
 /// A search through the orders of some moves.
 #[derive(Debug)]
 struct Search<'a> {
-    gone: &'a RangeSet,
+    evidence: &'a Evidence<'a>,
     marked: &'a RangeSet,
     moves: &'a [Move],
     /// The moves that were made, and the pieces after them.
     seen: BTreeSet<(u64, Vec<Piece>)>,
     /// The markers as the best orders explain them, and the bytes that these leave unexplained.
     best: Vec<Vec<Piece>>,
+    /// Where pages without a marker may be, or are gone.
+    doubtful: RangeSet,
     unexplained: u64,
     /// Those of them that are pages without a marker.
     lost: u64,
 }
 
 impl<'a> Search<'a> {
-    fn new(gone: &'a RangeSet, marked: &'a RangeSet, moves: &'a [Move]) -> Search<'a> {
+    fn new(evidence: &'a Evidence<'_>, marked: &'a RangeSet, moves: &'a [Move]) -> Search<'a> {
         let (seen, best) = (BTreeSet::new(), Vec::new());
-        Search { gone, marked, moves, seen, best, unexplained: 0, lost: 0 }
+        Search {
+            evidence,
+            marked,
+            moves,
+            seen,
+            best,
+            doubtful: RangeSet::new(),
+            unexplained: 0,
+            lost: 0,
+        }
     }
 
     /// Goes on after the moves `made`, which have overwritten so many bytes of pieces without an
@@ -189,7 +233,10 @@ impl<'a> Search<'a> {
         }
         let mut is_end = true;
         for (number, one) in self.moves.iter().enumerate().take(u64::BITS as usize) {
-            if made & 1 << number == 0 {
+            let is_made = |number: usize| made & 1 << number != 0;
+            // Moves alike are made in their order.
+            let is_next = !(0..number).any(|at| !is_made(at) && self.moves[at] == *one);
+            if !is_made(number) && is_next {
                 is_end &= one.is_optional;
                 let (after, lost) = self.make(one, &pieces);
                 self.visit(after, made | 1 << number, overwritten + lost);
@@ -225,8 +272,8 @@ impl<'a> Search<'a> {
     /// Bytes of a piece that no event reports as gone, neither where they are nor where they were.
     fn not_gone(&self, piece: &Piece) -> u64 {
         let mut gone = RangeSet::new();
-        self.gone.within(piece.at()).for_each(|part| gone.insert(part));
-        for part in self.gone.within(piece.before()) {
+        self.evidence.gone.within(piece.at()).for_each(|part| gone.insert(part));
+        for part in self.evidence.gone.within(piece.before()) {
             let start = part.start - piece.was + piece.start;
             gone.insert(start..start + (part.end - part.start));
         }
@@ -243,11 +290,23 @@ impl<'a> Search<'a> {
                 kept.extend(piece.part(&at));
             }
             markers.remove(piece.at());
-            let missing = self.marked.outside(piece.at()).into_iter();
-            let missing = missing.filter_map(|at| piece.part(&at));
-            lost += missing.map(|part| self.not_gone(&part)).sum::<u64>();
+            for at in self.marked.outside(piece.at()) {
+                let Some(missing) = piece.part(&at) else { continue };
+                let (late, others) = missing.split_by(self.evidence.late);
+                lost += others.iter().map(|part| self.not_gone(part)).sum::<u64>();
+                for part in late {
+                    // One of the places on its way may have been unmapped.
+                    let on_way = reachable(self.moves, part.before());
+                    if on_way.iter().any(|at| self.evidence.gone.has_some_of(&at)) {
+                        self.doubtful.insert(part.at());
+                    } else {
+                        kept.push(part);
+                    }
+                }
+            }
         }
         let unexplained = lost + markers.iter().map(|part| part.end - part.start).sum::<u64>();
+        kept.sort_unstable();
         if self.best.is_empty() || unexplained < self.unexplained {
             (self.unexplained, self.lost) = (unexplained, lost);
             self.best.clear();
@@ -286,7 +345,9 @@ mod tests {
         gone: &[u64],
     ) -> Vec<(u64, Option<u64>)> {
         let (evicted, marks, gone) = (set(evicted), set(marked), set(gone));
-        let evidence = Evidence { evicted: &evicted, marked: &marks, moves, gone: &gone };
+        let late = RangeSet::new();
+        let evidence =
+            Evidence { evicted: &evicted, late: &late, marked: &marks, moves, gone: &gone };
         let resolved = evidence.resolve();
         let was = |at: u64| {
             let mut all = resolved.kept.iter().filter(|piece| piece.at().contains(&at));
@@ -323,6 +384,29 @@ mod tests {
     fn two_moves_to_one_place_leave_it_unknown() {
         let found = origins(&[A, B], &[C], &moves(&[(A, C), (B, C)], false), &[C]);
         assert_eq!(found, [(C, None)]);
+    }
+
+    #[test]
+    fn pages_without_a_marker_are_where_all_orders_have_them() {
+        let resolve = |moves: &[Move], gone: &[u64]| {
+            let (evicted, gone) = (set(&[A, C]), set(gone));
+            let (late, marked) = (set(&[A]), set(&[C]));
+            Evidence { evicted: &evicted, late: &late, marked: &marked, moves, gone: &gone }
+                .resolve()
+        };
+        let to = |at: u64, was| Piece { start: at, end: at + BYTES, was };
+        let back = resolve(&moves(&[(A, B), (B, A), (A, B)], false), &[]);
+        assert_eq!(back.kept, [to(B, A), to(C, C)]);
+        assert_eq!(back.unknown, RangeSet::new());
+        // An unmap may have taken it.
+        let gone = resolve(&moves(&[(A, B)], false), &[B]);
+        assert_eq!((gone.kept, gone.unknown), (vec![to(C, C)], set(&[B])));
+    }
+
+    #[test]
+    fn moves_to_and_fro_are_few_orders() {
+        let all: Vec<(u64, u64)> = (0..20).flat_map(|_| [(A, B), (B, A)]).collect();
+        assert_eq!(origins(&[A], &[A], &moves(&all, false), &[]), [(A, Some(A))]);
     }
 
     #[test]
