@@ -119,14 +119,16 @@ impl AddressSpace {
         let evicted = self.take_evicted();
         let mut pages = runs_of(evicted.iter().map(|(page, _)| *page));
         let mut gone = of_parent.left_out();
-        gone.insert_all(&of_parent.changes.gone());
-        gone.insert_all(&own.gone());
+        gone.insert_all(&of_parent.changes.dropped());
+        gone.insert_all(&own.dropped());
         // Markers of memory that the parent was dropping may be there.
         gone.insert_all(&self.removing);
         pages.insert_all(&self.removing);
         let moves: Vec<Move> = of_parent.changes.moves(true).chain(own.moves(false)).collect();
         let late = self.late_markers();
-        let evidence = Evidence { evicted: &pages, late, marked, moves: &moves, gone: &gone };
+        let unmaps: Vec<_> = of_parent.changes.unmaps().chain(own.unmaps()).collect();
+        let (evicted_pages, moves, unmaps, gone) = (&pages, &moves, &unmaps, &gone);
+        let evidence = Evidence { evicted: evicted_pages, late, marked, moves, unmaps, gone };
         let mut resolved = evidence.resolve();
         if of_parent.are_some_pending && resolved.has_losses {
             // An unknown move may have put them over others.

@@ -114,12 +114,14 @@ impl Changes {
         moves.map(move |(from, to)| Move { from: from.clone(), to, is_optional })
     }
 
-    /// Memory that was unmapped or dropped: its markers may be gone.
-    pub(super) fn gone(&self) -> RangeSet {
-        self.touched_by(|change| change.as_move().is_none())
+    pub(super) fn unmaps(&self) -> impl Iterator<Item = Range<u64>> {
+        self.all.iter().filter_map(|change| match change {
+            Change::Unmapped(range) => Some(range.clone()),
+            Change::Dropped(_) | Change::Moved(..) => None,
+        })
     }
 
-    fn dropped(&self) -> RangeSet {
+    pub(super) fn dropped(&self) -> RangeSet {
         self.touched_by(|change| matches!(change, Change::Dropped(_)))
     }
 
@@ -257,7 +259,7 @@ impl AddressSpace {
             let followed = || runs_of(self.evicted_in(&range).filter_map(|it| changes.follow(it)));
             marked.insert_all(&kernel.marked_in(range.clone()).unwrap_or_else(followed));
         }
-        let mut gone = changes.gone();
+        let mut gone = changes.dropped();
         // Markers of memory that the program drops may be there still.
         touched.iter().flat_map(|it| self.removing.within(it)).for_each(|it| {
             gone.insert(it.clone());
@@ -269,6 +271,7 @@ impl AddressSpace {
             late: self.late_markers(),
             marked: &marked,
             moves: &moves,
+            unmaps: &changes.unmaps().collect::<Vec<_>>(),
             gone: &gone,
         }
         .resolve()

@@ -73,8 +73,10 @@ pub(super) struct Evidence<'a> {
     pub(super) late: &'a RangeSet,
     pub(super) marked: &'a RangeSet,
     pub(super) moves: &'a [Move],
-    /// Memory that was unmapped, dropped, or not copied, by its address before or now: its markers
-    /// may be gone.
+    /// Ranges that were unmapped, each at once, if a limit or a sealed page did not prevent that.
+    pub(super) unmaps: &'a [Range<u64>],
+    /// Memory that was dropped or not copied, by its address before or now: its markers may be
+    /// gone.
     pub(super) gone: &'a RangeSet,
 }
 
@@ -100,16 +102,14 @@ impl Evidence<'_> {
         let mut apart = self.marked.clone();
         apart.insert_all(self.evicted);
         for group in self.groups() {
-            let mut touched = RangeSet::new();
-            for one in &group {
-                touched.insert(one.from.clone());
-                touched.insert(one.into());
-            }
+            let touched = touched_by(&group);
             touched.iter().for_each(|range| apart.remove(range));
             self.resolve_group(&group, &touched, &mut resolved);
         }
-        // Nothing has moved there.
-        self.resolve_group(&[], &apart, &mut resolved);
+        // Nothing has moved there: an unmap explains each missing marker.
+        let mut gone = self.gone.clone();
+        self.unmaps.iter().for_each(|range| gone.insert(range.clone()));
+        Evidence { gone: &gone, ..*self }.resolve_group(&[], &apart, &mut resolved);
         resolved
     }
 
@@ -117,9 +117,7 @@ impl Evidence<'_> {
     fn groups(&self) -> Vec<Vec<Move>> {
         let mut groups: Vec<(RangeSet, Vec<Move>)> = Vec::new();
         for one in self.moves {
-            let mut touched = RangeSet::new();
-            touched.insert(one.from.clone());
-            touched.insert(one.into());
+            let mut touched = touched_by(std::slice::from_ref(one));
             let mut moves = Vec::new();
             groups.retain_mut(|(others, group)| {
                 let is_apart = !one.touches(others);
@@ -143,14 +141,17 @@ impl Evidence<'_> {
         };
         let marked = within(self.marked);
         let pieces = within(self.evicted);
+        let mut reached = RangeSet::new();
+        pieces.iter().for_each(|it| reached.insert_all(&reachable(moves, it)));
+        let moves: Vec<Move> = moves.iter().filter(|one| one.touches(&reached)).cloned().collect();
         let pieces = pieces.iter().map(|it| Piece { start: it.start, end: it.end, was: it.start });
-        let mut search = Search::new(self, &marked, moves);
+        let mut search = Search::new(self, &marked, &moves);
         search.visit(pieces.collect(), 0, 0);
-        let is_complete = search.seen.len() < STATES_MAX;
+        let is_complete = !search.is_cut;
         let Some((first, others)) = search.best.split_first().filter(|_| is_complete) else {
             // Too many orders.
             let late = touched.iter().flat_map(|range| self.late.within(range));
-            late.for_each(|range| resolved.unknown.insert_all(&reachable(moves, range)));
+            late.for_each(|range| resolved.unknown.insert_all(&reachable(&moves, range)));
             return resolved.unknown.insert_all(&marked);
         };
         let mut agreed = first.clone();
@@ -166,6 +167,12 @@ impl Evidence<'_> {
         resolved.kept.append(&mut agreed);
         resolved.has_losses |= search.lost > 0;
     }
+}
+
+fn touched_by(moves: &[Move]) -> RangeSet {
+    let mut touched = RangeSet::new();
+    moves.iter().flat_map(|one| [one.from.clone(), one.into()]).for_each(|it| touched.insert(it));
+    touched
 }
 
 /// Parts of a piece that others have from the same addresses.
@@ -198,10 +205,14 @@ struct Search<'a> {
     evidence: &'a Evidence<'a>,
     marked: &'a RangeSet,
     moves: &'a [Move],
-    /// The moves that were made, and the pieces after them.
+    /// Unmaps of memory that may move; of other memory the markers tell.
+    unmaps: Vec<Range<u64>>,
+    /// The changes that were made, and the pieces after them.
     seen: BTreeSet<(u64, Vec<Piece>)>,
     /// The markers as the best orders explain them, and the bytes that these leave unexplained.
     best: Vec<Vec<Piece>>,
+    /// There are too many orders.
+    is_cut: bool,
     /// Where pages without a marker may be, or are gone.
     doubtful: RangeSet,
     unexplained: u64,
@@ -212,12 +223,17 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     fn new(evidence: &'a Evidence<'_>, marked: &'a RangeSet, moves: &'a [Move]) -> Search<'a> {
         let (seen, best) = (BTreeSet::new(), Vec::new());
+        let touched = touched_by(moves);
+        let unmaps = evidence.unmaps.iter().filter(|range| touched.has_some_of(range));
+        let unmaps = unmaps.cloned().collect();
         Search {
             evidence,
             marked,
             moves,
+            unmaps,
             seen,
             best,
+            is_cut: false,
             doubtful: RangeSet::new(),
             unexplained: 0,
             lost: 0,
@@ -227,12 +243,16 @@ impl<'a> Search<'a> {
     /// Goes on after the moves `made`, which have overwritten so many bytes of pieces without an
     /// event that explains it.
     fn visit(&mut self, pieces: Vec<Piece>, made: u64, overwritten: u64) {
-        let is_new = self.seen.len() < STATES_MAX && self.seen.insert((made, pieces.clone()));
-        if !is_new {
+        let is_within = self.seen.len() < STATES_MAX && self.moves.len() + self.unmaps.len() < 64;
+        if !is_within {
+            self.is_cut = true;
+        }
+        if !is_within || !self.seen.insert((made, pieces.clone())) {
             return;
         }
         let mut is_end = true;
-        for (number, one) in self.moves.iter().enumerate().take(u64::BITS as usize) {
+        for number in 0..self.moves.len() {
+            let one = &self.moves[number];
             let is_made = |number: usize| made & 1 << number != 0;
             // Moves alike are made in their order.
             let is_next = !(0..number).any(|at| !is_made(at) && self.moves[at] == *one);
@@ -240,6 +260,16 @@ impl<'a> Search<'a> {
                 is_end &= one.is_optional;
                 let (after, lost) = self.make(one, &pieces);
                 self.visit(after, made | 1 << number, overwritten + lost);
+            }
+        }
+        for number in 0..self.unmaps.len() {
+            let (range, bit) = (&self.unmaps[number], 1 << (self.moves.len() + number));
+            let has_some = pieces.iter().any(|piece| piece.part(range).is_some());
+            if made & bit == 0 && has_some {
+                let others = [0..range.start, range.end..u64::MAX];
+                let parts = |piece: &Piece| others.clone().map(|range| piece.part(&range));
+                let after = pieces.iter().flat_map(parts).flatten().collect();
+                self.visit(after, made | bit, overwritten);
             }
         }
         if is_end {
@@ -297,7 +327,10 @@ impl<'a> Search<'a> {
                 for part in late {
                     // One of the places on its way may have been unmapped.
                     let on_way = reachable(self.moves, part.before());
-                    if on_way.iter().any(|at| self.evidence.gone.has_some_of(&at)) {
+                    let is_gone = |at| self.evidence.gone.has_some_of(&at);
+                    let is_unmapped =
+                        self.evidence.unmaps.iter().any(|range| on_way.has_some_of(range));
+                    if is_unmapped || on_way.iter().any(is_gone) {
                         self.doubtful.insert(part.at());
                     } else {
                         kept.push(part);
@@ -342,12 +375,13 @@ mod tests {
         evicted: &[u64],
         marked: &[u64],
         moves: &[Move],
-        gone: &[u64],
+        unmaps: &[u64],
     ) -> Vec<(u64, Option<u64>)> {
-        let (evicted, marks, gone) = (set(evicted), set(marked), set(gone));
-        let late = RangeSet::new();
-        let evidence =
-            Evidence { evicted: &evicted, late: &late, marked: &marks, moves, gone: &gone };
+        let (evicted, marks) = (set(evicted), set(marked));
+        let (late, gone) = (&RangeSet::new(), &RangeSet::new());
+        let unmaps: Vec<_> = unmaps.iter().map(|&at| at..at + BYTES).collect();
+        let (evicted, marked_now, unmaps) = (&evicted, &marks, &unmaps);
+        let evidence = Evidence { evicted, late, marked: marked_now, moves, unmaps, gone };
         let resolved = evidence.resolve();
         let was = |at: u64| {
             let mut all = resolved.kept.iter().filter(|piece| piece.at().contains(&at));
@@ -381,6 +415,19 @@ mod tests {
     }
 
     #[test]
+    fn an_unmap_takes_all_of_its_range_at_once() {
+        // A page grows over memory that had moved there.
+        let (evicted, marked, gone) = (&set(&[A, C]), &mut RangeSet::new(), &RangeSet::new());
+        marked.insert(B..B + BYTES / 2);
+        let mut moves = moves(&[(A, B), (C, B)], false);
+        moves[1].from = C..C + BYTES / 2;
+        let unmaps = &[B..B + BYTES];
+        let evidence = Evidence { evicted, late: gone, marked, moves: &moves, unmaps, gone };
+        let kept = [Piece { start: B, end: B + BYTES / 2, was: C }];
+        assert_eq!(evidence.resolve().kept, kept);
+    }
+
+    #[test]
     fn two_moves_to_one_place_leave_it_unknown() {
         let found = origins(&[A, B], &[C], &moves(&[(A, C), (B, C)], false), &[C]);
         assert_eq!(found, [(C, None)]);
@@ -389,10 +436,9 @@ mod tests {
     #[test]
     fn pages_without_a_marker_are_where_all_orders_have_them() {
         let resolve = |moves: &[Move], gone: &[u64]| {
-            let (evicted, gone) = (set(&[A, C]), set(gone));
-            let (late, marked) = (set(&[A]), set(&[C]));
-            Evidence { evicted: &evicted, late: &late, marked: &marked, moves, gone: &gone }
-                .resolve()
+            let (evicted, late, marked) = (&set(&[A, C]), &set(&[A]), &set(&[C]));
+            let gone = &set(gone);
+            Evidence { evicted, late, marked, moves, unmaps: &[], gone }.resolve()
         };
         let to = |at: u64, was| Piece { start: at, end: at + BYTES, was };
         let back = resolve(&moves(&[(A, B), (B, A), (A, B)], false), &[]);
@@ -417,7 +463,7 @@ mod tests {
         // Over other memory, which was unmapped before.
         assert_eq!(origins(&[A, B], &[A, B], after, &[B]), [(A, Some(A)), (B, Some(B))]);
         assert_eq!(origins(&[A, B], &[B], after, &[B]), [(B, Some(A))]);
-        // The fork may have skipped the memory that moved.
+        // The parent may have unmapped the memory that moved.
         assert_eq!(origins(&[A, B], &[B], after, &[A, B]), [(B, None)]);
     }
 
