@@ -48,7 +48,7 @@ pub struct RunOptions {
     pub store: ZswapOptions,
     /// Where pages are written back to.
     pub write_back: Option<WriteBackOptions>,
-    /// Where what is done to the store is to be recorded, and what the trace says of itself.
+    /// The file for a trace of the store's operations, and the trace's description of itself.
     pub record: Option<(PathBuf, TraceAbout)>,
     /// How much of all processors the supervisor's threads may take before others while threads
     /// wait for one, in percent.
@@ -112,7 +112,7 @@ pub enum RunError {
     },
 }
 
-/// What is missing, and the commands that would allow it.
+/// The missing features, and the commands that would allow them.
 fn advice(findings: &[Finding]) -> String {
     let mut text = String::new();
     for Finding { topic, found, means, fix, .. } in findings {
@@ -133,6 +133,41 @@ fn setup<T>(what: &'static str, result: io::Result<T>) -> Result<T, RunError> {
     })
 }
 
+/// Begins the trace of what is done to the store.
+fn start_recorder(
+    ((path, about), file): (&(PathBuf, TraceAbout), File),
+) -> Result<Recorder, TraceError> {
+    Recorder::begin(path, file, about, |error| {
+        log(&format!("{error}; the recording ends here, the program continues"));
+    })
+}
+
+/// Opens the store, and the file behind it.
+fn open_store(options: &RunOptions, recorder: Option<Recorder>) -> Result<PageStore, RunError> {
+    let (zswap, write_back) = match &options.write_back {
+        None => (Zswap::new(options.store)?, None),
+        Some(write_back) => {
+            let (write_back, file) =
+                WriteBack::open(write_back, options.limit_bytes, options.quiet)?;
+            (Zswap::with_backing(options.store, file)?, Some(write_back))
+        }
+    };
+    let density = options.store.dense.map(|_| Density::new());
+    Ok(PageStore::new(zswap, write_back, density, recorder))
+}
+
+/// The state that the supervisor's threads share, before any of them runs.
+fn new_pager(
+    options: &RunOptions,
+    recorder: Option<Recorder>,
+    socket: PathBuf,
+) -> Result<Arc<Pager>, RunError> {
+    let store = open_store(options, recorder)?;
+    let sched = Priorities::new(count_of_workers(), options.cpu_share_percent);
+    let pager = Pager::new(options.limit_bytes, store, sched, socket, options.quiet);
+    Ok(Arc::new(setup("create an eventfd", pager)?))
+}
+
 /// Runs a command with its arguments under a limit, to its end and that of all processes that it
 /// has started; how it ended, and what was used.
 ///
@@ -145,7 +180,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     }
     let inherited = Inherited::take(allow_memory());
     doctor::what_run_needs().map_err(RunError::Machine)?;
-    // It may be a pipe that nobody reads: before signals are held back.
+    // The file may be a pipe that nobody reads: open it before signals are held back.
     let trace = options.record.as_ref().map(|(path, _)| Recorder::make_file(path)).transpose()?;
     let metrics_socket = options.metrics.as_ref().map(MetricsSocket::listen).transpose()?;
     let folder = setup("create a folder for the preload library", RunDir::new())?;
@@ -155,26 +190,8 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     // Before any thread is started.
     let waiter = Waiter::new();
     let _messages = setup("start a thread", Messages::start())?;
-    let record = |((path, about), file): (&(PathBuf, TraceAbout), File)| {
-        Recorder::begin(path, file, about, |error| {
-            log(&format!("{error}; the recording ends here, the program continues"));
-        })
-    };
-    let recorder = options.record.as_ref().zip(trace).map(record).transpose()?;
-    let (zswap, write_back) = match &options.write_back {
-        None => (Zswap::new(options.store)?, None),
-        Some(write_back) => {
-            let (write_back, file) =
-                WriteBack::open(write_back, options.limit_bytes, options.quiet)?;
-            let zswap = Zswap::with_backing(options.store, file)?;
-            (zswap, Some(write_back))
-        }
-    };
-    let density = options.store.dense.map(|_| Density::new());
-    let store = PageStore::new(zswap, write_back, density, recorder);
-    let sched = Priorities::new(count_of_workers(), options.cpu_share_percent);
-    let pager = Pager::new(options.limit_bytes, store, sched, socket.clone(), options.quiet);
-    let pager = Arc::new(setup("create an eventfd", pager)?);
+    let recorder = options.record.as_ref().zip(trace).map(start_recorder).transpose()?;
+    let pager = new_pager(options, recorder, socket.clone())?;
     setup("start a thread", foreign::start())?;
     setup("become the reaper of orphaned processes", wait::adopt_orphans())?;
     let workers = setup("start the fault server", Workers::new(Arc::clone(&pager), listener))?;

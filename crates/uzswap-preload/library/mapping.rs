@@ -32,6 +32,7 @@ const MADV_DONTFORK: usize = 10;
 const MADV_DOFORK: usize = 11;
 const MADV_WIPEONFORK: usize = 18;
 const MADV_KEEPONFORK: usize = 19;
+const MADV_GUARD_INSTALL: usize = 102;
 
 static MMAP: Next = Next::new(c"mmap");
 static MMAP_64: Next = Next::new(c"mmap64");
@@ -129,13 +130,14 @@ fn in_parts(
     Ok(())
 }
 
-/// madvise(2), with three changes:
+/// madvise(2), with four changes:
 ///
 /// - In registered memory, MADV_DONTNEED replaces MADV_FREE: a later free by the kernel sends no
 ///   event, so the supervisor could not evict such pages any more. The kernel may free them at once
 ///   too.
 /// - Before a child changes advice about forks, the supervisor reads the advice of the child's own
 ///   fork, as in [`crate::forked`]. A fork by system call alone does not run that.
+/// - MADV_DONTNEED comes before MADV_GUARD_INSTALL, which drops pages without an event.
 /// - MADV_POPULATE_READ and MADV_POPULATE_WRITE fill memory in parts.
 ///
 /// # Safety
@@ -148,6 +150,10 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
         MADV_FREE if WATCHED.load(Ordering::Relaxed) => MADV_DONTNEED,
         MADV_DONTFORK | MADV_DOFORK | MADV_WIPEONFORK | MADV_KEEPONFORK => {
             read_secret();
+            advice as usize
+        }
+        MADV_GUARD_INSTALL => {
+            let _ = ask(call::MADVISE, [from, length, MADV_DONTNEED, 0, 0, 0]);
             advice as usize
         }
         fills @ (MADV_POPULATE_READ | MADV_POPULATE_WRITE) if has_parts(from, length) => {

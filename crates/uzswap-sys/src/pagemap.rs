@@ -89,12 +89,47 @@ pub struct Found {
 }
 
 impl Found {
-    /// Whether the pages are in swap. They are resident otherwise.
+    /// Whether the entries have no page in memory: it is in swap, or see [`Wanted::Anonymous`].
     pub fn is_swapped(&self) -> bool {
         self.categories & PAGE_IS_SWAPPED != 0
     }
+
+    /// Whether the entries are empty and carry the marker of a userfaultfd's write protection. A
+    /// page in swap looks the same while it is write-protected.
+    pub fn is_marked(&self) -> bool {
+        self.categories & (PAGE_IS_SWAPPED | PAGE_IS_WRITTEN) == PAGE_IS_SWAPPED
+    }
 }
 
+/// Entries that [`scan`] finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// Anonymous pages in memory, without the shared zero page.
+    Resident,
+    /// Those, pages in swap, guards (`MADV_GUARD_INSTALL`), and markers.
+    Anonymous,
+    /// Entries that are not empty: those, and the shared zero page.
+    Populated,
+    /// Markers: see [`Found::is_marked`].
+    Marked,
+}
+
+impl Wanted {
+    /// Categories that an entry must have, must not have, of which it must have one, and that are
+    /// returned.
+    fn categories(self) -> [u64; 4] {
+        const ANY: u64 = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
+        let others = PAGE_IS_FILE | PAGE_IS_PFNZERO;
+        match self {
+            Wanted::Resident => [PAGE_IS_PRESENT, others, 0, 0],
+            Wanted::Anonymous => [0, others, ANY, PAGE_IS_SWAPPED | PAGE_IS_WRITTEN],
+            Wanted::Populated => [0, 0, ANY, 0],
+            Wanted::Marked => [PAGE_IS_SWAPPED, PAGE_IS_WRITTEN, 0, PAGE_IS_SWAPPED],
+        }
+    }
+}
+
+const PAGE_IS_WRITTEN: u64 = 1 << 1; // not write-protected
 const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
@@ -105,10 +140,9 @@ const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<ScanArgument>(b'f' as u32, 16);
 
 const _: () = assert!(size_of::<ScanArgument>() == 96 && size_of::<Found>() == 24);
 
-/// Finds the pages of `addresses` that are anonymous and either resident or in swap, without the
-/// shared zero page. It stops after `most` pages (0: never); each takes some 60 ns. `pagemap` is an
-/// open /proc/PID/pagemap. How many runs were put into `found`, and the address to go on from; the
-/// end of `addresses` when all was seen.
+/// Finds entries of `addresses`. It stops after `most` of them (0: never); each takes some 60 ns.
+/// `pagemap` is an open /proc/PID/pagemap. How many runs were put into `found`, and the address to
+/// go on from; the end of `addresses` when all was seen.
 ///
 /// # Errors
 ///
@@ -117,9 +151,11 @@ const _: () = assert!(size_of::<ScanArgument>() == 96 && size_of::<Found>() == 2
 pub fn scan(
     pagemap: &File,
     addresses: Range<u64>,
+    wanted: Wanted,
     found: &mut [Found],
     most: u64,
 ) -> io::Result<(usize, u64)> {
+    let [all_of, none_of, any_of, returned] = wanted.categories();
     let mut argument = ScanArgument {
         size: size_of::<ScanArgument>() as u64,
         flags: 0,
@@ -129,10 +165,10 @@ pub fn scan(
         vec: found.as_mut_ptr().expose_provenance() as u64,
         vec_len: found.len() as u64,
         max_pages: most,
-        category_inverted: PAGE_IS_FILE | PAGE_IS_PFNZERO,
-        category_mask: PAGE_IS_FILE | PAGE_IS_PFNZERO,
-        category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-        return_mask: PAGE_IS_SWAPPED,
+        category_inverted: none_of,
+        category_mask: all_of | none_of,
+        category_anyof_mask: any_of,
+        return_mask: returned,
     };
     // SAFETY: the argument has the kernel's layout (sizes asserted above). It names `found`,
     // borrowed mutably for the call; the kernel writes at most `vec_len` regions into it.

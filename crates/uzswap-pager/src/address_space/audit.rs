@@ -2,16 +2,15 @@
 //! debug builds.
 
 use super::AddressSpace;
-use crate::page_table::{Entry, Place};
+use crate::page_table::Place;
 use crate::range_set::RangeSet;
 use uzswap::AuditError;
 
 impl AddressSpace {
-    /// Slots that its entries name, those of memory before a move among them; a slot once for each
-    /// entry.
+    /// Slots that its entries name; a slot once for each entry.
     pub(crate) fn named_slots(&self) -> Vec<u32> {
         let mut slots = self.released.clone();
-        self.each_entry(&mut |_, entry| {
+        self.table.for_each(&mut |_, entry| {
             if let Place::Stored(slot) = entry.place {
                 slots.push(slot);
             }
@@ -40,7 +39,7 @@ impl AddressSpace {
             return self.wrong(&format!("{found:?} pages staged, stored; counted: {counted:?}"));
         }
         let (mut staged, mut astray) = (0, None);
-        self.each_entry(&mut |page, entry| {
+        self.table.for_each(&mut |page, entry| {
             if let Place::Staged(at) = entry.place {
                 staged += 1;
                 let owner = self.staging.owners.get(at);
@@ -63,10 +62,5 @@ impl AddressSpace {
 
     fn wrong(&self, text: &str) -> Result<(), AuditError> {
         Err(format!("process {}: {text}", self.pid.unwrap_or(0)).into())
-    }
-
-    fn each_entry(&self, visit: &mut dyn FnMut(u64, Entry)) {
-        self.table.for_each(visit);
-        self.elder.iter().for_each(|(&page, &entry)| visit(page, entry));
     }
 }

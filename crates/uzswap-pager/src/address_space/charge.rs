@@ -276,6 +276,7 @@ impl AddressSpace {
     /// Ends the wait for the helper of a child that has ended, or that is late: it may run another
     /// program, or be unmanaged. Ends a protection for a fork that has failed.
     pub(crate) fn look_after_forks(&mut self) {
+        self.settle(); // no event may follow the last one for long
         let is_late = self.joined.is_some_and(|joined| joined.at.elapsed() >= ASSUMED_FOR);
         if self.expected && self.is_dead() {
             self.expected = false;

@@ -37,15 +37,6 @@ impl SharedAddressSpace {
         SharedAddressSpace::new(space, Arc::new(AllTurns::of(1)), Arc::default())
     }
 
-    /// The address space, if nobody has it locked.
-    pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
-        self.space.try_lock().map(|space| self.locked(space))
-    }
-
-    fn locked<'a>(&'a self, space: Guard<'a, AddressSpace, ADDRESS_SPACE>) -> Locked<'a> {
-        Locked { space, released: Released { slots: Vec::new(), queue: &self.releases } }
-    }
-
     /// Keeps the server from reading what the program does. To be locked before the space.
     pub(crate) fn lock_events(&self) -> Guard<'_, (), EVENTS> {
         self.turns.lock(&self.events)
@@ -59,7 +50,8 @@ impl SharedAddressSpace {
 
 /// Locks an address space.
 pub(crate) fn lock(space: &SpaceHandle) -> Locked<'_> {
-    space.locked(space.turns.lock(&space.space))
+    let released = Released { slots: Vec::new(), queue: &space.releases };
+    Locked { space: space.turns.lock(&space.space), released }
 }
 
 /// A locked address space. The slots that it has released go to the queue once it is unlocked.
@@ -123,7 +115,7 @@ mod tests {
         assert_eq!(releases.len(), 0);
         drop(locked);
         assert_eq!(releases.take(), [1, 2, 3]);
-        drop(space.try_lock().unwrap());
+        drop(lock(&space));
         assert_eq!(releases.len(), 0);
     }
 }

@@ -14,19 +14,19 @@ mod fork_advice;
 pub(crate) mod handle;
 mod identity;
 mod inheritance;
-mod later_events;
 mod layout;
 mod lazy;
+mod markers;
 mod move_batch;
 mod never_evicted;
 mod pinned;
 mod refused;
 mod registration;
+mod resolve;
 mod staging;
 mod write_protect;
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,9 +38,11 @@ use copies::Copies;
 pub(crate) use copies::count_copies;
 pub(crate) use fork_advice::ForkAdvice;
 use identity::Identity;
-pub(crate) use inheritance::FirstMessage;
-use inheritance::{Doubt, Uncertain};
+use inheritance::Uncertain;
+pub(crate) use layout::Change;
+use layout::Changes;
 use lazy::LazyLooks;
+use markers::Markers;
 pub(crate) use move_batch::Moved;
 use never_evicted::Words;
 pub(crate) use never_evicted::leave_words_of_threads;
@@ -116,21 +118,11 @@ pub(crate) struct AddressSpace {
     knows_arguments: bool,
     /// Words in all registered memory are known.
     knows_words: bool,
+    markers: Markers,
     /// Ranges that the program has reported to drop, and may not have dropped yet (P4).
     removing: RangeSet,
-    /// Targets of moves since the last moment without a pending event.
-    moved_in: RangeSet,
-    /// Parts of these targets with registered memory before, whose end no event has reported yet.
-    untold: RangeSet,
-    /// Parts of these targets that an event reported as unmapped. Either the moved memory is gone,
-    /// or the memory before it is, and a move of the moved memory follows.
-    departed: RangeSet,
-    /// Parts that an event each reported as unmapped, while registered memory is mapped there: the
-    /// event counts for the memory before the move.
-    doubted: Vec<RangeSet>,
-    /// Entries and registered ranges of the memory before the move.
-    elder: BTreeMap<u64, Entry>,
-    elder_registered: RangeSet,
+    /// Changes of mappings that the table does not follow yet, because an event is pending.
+    changes: Changes,
     staging: Staging,
     command: Option<Command>,
     commands: u32,
@@ -144,10 +136,8 @@ pub(crate) struct AddressSpace {
     /// Advice about forks; a child begins with its parent's.
     advice: Option<LastAdvice>,
     reports: Reports,
-    /// Of a child whose mappings the supervisor has not read yet.
+    /// Of a child whose markers the supervisor has not read yet.
     undecided: Option<Uncertain>,
-    /// Of a child whose mappings and its parent's differ.
-    doubt: Option<Doubt>,
     /// Evicted pages with unknown content that the kernel has not poisoned yet.
     poison_later: RangeSet,
     /// The processes with which it may share pages.
@@ -218,13 +208,9 @@ impl AddressSpace {
             words: Words::default(),
             knows_arguments: false,
             knows_words: false,
+            markers: Markers::default(),
             removing: RangeSet::default(),
-            moved_in: RangeSet::default(),
-            untold: RangeSet::default(),
-            departed: RangeSet::default(),
-            doubted: Vec::new(),
-            elder: BTreeMap::new(),
-            elder_registered: RangeSet::default(),
+            changes: Changes::default(),
             staging: Staging::new(),
             command: None,
             commands: 0,
@@ -237,7 +223,6 @@ impl AddressSpace {
             advice: None,
             reports: Reports::default(),
             undecided: None,
-            doubt: None,
             poison_later: RangeSet::default(),
             group: None,
             joined: None,
@@ -313,9 +298,11 @@ impl AddressSpace {
         self.left = self.own.clone();
         self.pid = Some(pid);
         self.peer = Some(peer);
-        self.end_doubt_of_child();
-        self.forget_secret();
         let shared = std::mem::take(&mut self.expected).then_some(self.shared.bytes);
+        if self.is_undecided() {
+            self.decide_inheritance(&[]);
+        }
+        self.forget_secret();
         self.helper = Some(Arc::new(helper));
         self.share_all(self.protects && self.registered != RangeSet::default());
         // Some of it may be in its own count by now, as it has written to it.
@@ -522,19 +509,13 @@ impl AddressSpace {
 
     /// Memory of what is known, in bytes, about.
     pub(crate) fn bytes(&self) -> usize {
-        let sets = [
-            &self.registered,
-            &self.own,
-            &self.left,
-            &self.removing,
-            &self.moved_in,
-            &self.untold,
-            &self.departed,
-            &self.elder_registered,
-            &self.to_protect,
-        ];
+        let sets = [&self.registered, &self.own, &self.left, &self.removing, &self.to_protect];
         let sets = sets.iter().map(|set| set.bytes()).sum::<usize>() + self.words.bytes();
-        let sets = sets + self.pinned.bytes() + self.locked.bytes() + self.lazy_looks.bytes();
+        let sets = sets
+            + self.pinned.bytes()
+            + self.markers.bytes()
+            + self.locked.bytes()
+            + self.lazy_looks.bytes();
         self.table.bytes() + self.staging.owners.bytes() + sets
     }
 }

@@ -10,6 +10,7 @@ use crate::page_table::{Entry, Place, UNKNOWN};
 use crate::policy::clock::{Answer, Known};
 use crate::program::helper::{Command, Helper, MoveRun, add_page};
 use crate::program::vmas::{READ_WRITE, Rights};
+use crate::range_set::RangeSet;
 use uzswap_preload::protocol::work;
 
 /// How a command to move went.
@@ -32,6 +33,7 @@ impl AddressSpace {
     /// has called [`super::leave_words_of_threads`], has the helper carry the command out without
     /// the lock, and then calls [`AddressSpace::dropped`].
     pub(crate) fn give_move(&mut self, most: usize, alone: bool) -> io::Result<bool> {
+        self.settle();
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
         let mut batch = (most > 0 && self.may_move()).then(|| self.staging.empty.pop()).flatten();
         let runs = batch.map_or(Ok(Vec::new()), |batch| self.next_pages(batch, most, alone));
@@ -124,7 +126,7 @@ impl AddressSpace {
 
     /// Whether pages may leave now.
     pub(super) fn may_move(&self) -> bool {
-        self.knows_words && !self.is_about_to_fork()
+        self.knows_words && !self.is_about_to_fork() && self.is_settled()
     }
 
     /// The helper has said that it is done: what came of it, and pages of a batch that is empty
@@ -213,13 +215,16 @@ impl AddressSpace {
             let missing: Vec<usize> =
                 (run.moved..count).filter(|at| !is_there(run.staged + at)).collect();
             run.missing += missing.len();
+            let mut evicted = RangeSet::new();
             for at in (run.moved..count).filter(|at| missing.binary_search(at).is_err()) {
                 let (page, staged) = (run.page + at as u64, run.staged + at);
                 let place = Place::Staged(staged as u32);
                 self.table.set(page, Entry { place, ..self.table.get(page) });
                 self.staging.owners.set(staged as u32, page);
+                evicted.insert(page * PAGE..(page + 1) * PAGE);
             }
             run.moved = count;
+            evicted.iter().for_each(|part| self.mark(part));
         }
     }
 

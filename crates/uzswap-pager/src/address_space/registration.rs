@@ -11,7 +11,7 @@ use super::write_protect::PROTECT_MAX;
 use super::{AddressSpace, PAGE, pages};
 use crate::program::procfs::{ProcessFiles, Size};
 use crate::program::vmas::Mapping;
-use crate::range_set::{RangeSet, count};
+use crate::range_set::RangeSet;
 use crate::{SpaceHandle, lock};
 use uzswap_sys::process;
 use uzswap_sys::userfaultfd::Userfaultfd;
@@ -110,10 +110,9 @@ impl AddressSpace {
     /// that.
     pub(super) fn register_and(&mut self, may_protect: bool) -> io::Result<()> {
         let Some(files) = self.files.clone() else { return Ok(()) };
-        if self.uffd.is_changing() {
+        if self.uffd.is_changing() || !self.settle() {
             return Ok(());
         }
-        self.settle();
         self.register_identity();
         self.know_fork_advice();
         let parts = self.unregistered(files.mappings.outside(&self.registered)?);
@@ -148,17 +147,6 @@ impl AddressSpace {
         found
     }
 
-    /// Removes ranges whose memory is uncertain while an event is pending: targets of moves,
-    /// because registered memory there counts as moved ([`AddressSpace::unmapped`]); and mappings
-    /// that are registered in part, because that part may have moved.
-    pub(super) fn leave_uncertain(&self, found: &mut Vec<Unregistered>) {
-        found.retain(|unregistered| !self.registered.has_some_of(&unregistered.mapping));
-        for Unregistered { parts, .. } in found {
-            let outside = |part: Range<u64>| self.moved_in.outside(part);
-            *parts = std::mem::take(parts).into_iter().flat_map(outside).collect();
-        }
-    }
-
     /// Notes ranges as registered that are certain to be: the mappings after the registration
     /// agree. `false` if the registrar must do it again soon.
     ///
@@ -175,7 +163,7 @@ impl AddressSpace {
             self.shares_unregistered = false;
             return true;
         }
-        if self.uffd.is_changing() {
+        if self.uffd.is_changing() || !self.is_settled() {
             return false;
         }
         // All mappings since the fork are its own.
@@ -231,28 +219,46 @@ impl AddressSpace {
         self.left.insert(pages);
     }
 
-    /// The registered pages of a window in a row with `page`, at least `page` itself. No others if
-    /// the memory there is in doubt.
+    /// The registered pages of a window in a row with `page`, at least `page` itself.
     pub(crate) fn registered_around(&self, page: u64, window: Range<u64>) -> Range<u64> {
-        let window = window.start * PAGE..window.end * PAGE;
-        let is_doubted = self.doubted.iter().any(|doubted| doubted.has_some_of(&window));
-        if is_doubted || self.has_doubt() {
-            return page..page + 1;
-        }
-        let mut parts = self.registered.within(window);
+        let mut parts = self.registered.within(window.start * PAGE..window.end * PAGE);
         parts.find(|part| part.contains(&(page * PAGE))).map_or(page..page + 1, pages)
     }
 
-    /// The pages around a missing `page` that can be filled as well. A fill would remove a guard
-    /// (MADV_GUARD_INSTALL), which no event reports.
-    pub(crate) fn fillable_around(&self, page: u64, pages: Range<u64>) -> Range<u64> {
-        if count(&pages) <= 1 {
-            return pages;
-        }
+    /// Fresh pages around a missing one that can be filled as well. `None` if the kernel shows the
+    /// marker of an evicted page there.
+    pub(crate) fn fresh_around(&self, page: u64, pages: Range<u64>) -> Option<Range<u64>> {
+        // The program drops memory a moment after its event, and markers with it.
+        let is_dropped = self.removing.contains(page * PAGE);
+        let are_strict = self.are_markers_strict() && !is_dropped;
+        self.empty_around(page, pages, |marked, at| !are_strict || !marked.contains(at * PAGE))
+    }
+
+    /// Evicted pages around a missing one that can be filled as well. `None` if its entry has no
+    /// marker: then the program dropped the page without an event (a guard was there), or an event
+    /// is pending.
+    pub(crate) fn evicted_around(&self, page: u64, pages: Range<u64>) -> Option<Range<u64>> {
+        let is_late = |at: u64| self.awaits_marker(at * PAGE);
+        self.empty_around(page, pages, |marked, at| marked.contains(at * PAGE) || is_late(at))
+    }
+
+    /// Pages of one kind around a missing `page`, by their addresses and the markers there, if
+    /// `page` itself is one. A fill would remove a guard (MADV_GUARD_INSTALL), which no event
+    /// reports.
+    fn empty_around(
+        &self,
+        page: u64,
+        pages: Range<u64>,
+        is_one: impl Fn(&RangeSet, u64) -> bool,
+    ) -> Option<Range<u64>> {
         let (at, range) = (page * PAGE, pages.start * PAGE..pages.end * PAGE);
         let found = self.files.as_ref().and_then(|files| files.empty_around(at, range).ok());
-        let found = found.filter(|found| found.contains(&at));
-        found.map_or(page..page + 1, |found| found.start / PAGE..found.end / PAGE)
+        let found = found.filter(|(empty, _)| empty.contains(&at));
+        let Some((empty, marked)) = found else { return Some(page..page + 1) };
+        let is_one = |page: &u64| is_one(&marked, *page);
+        let below = (empty.start / PAGE..page).rev().take_while(is_one).count() as u64;
+        let above = (page..empty.end / PAGE).take_while(is_one).count() as u64;
+        (above > 0).then(|| page - below..page + above)
     }
 }
 
@@ -280,21 +286,15 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
         let mut space = lock(space);
         // Another mapping may have come where registered memory went.
         let is_all = known.iter().all(|part| space.registered.outside(part).is_empty());
-        let is_settled = !uffd.is_changing();
+        let is_settled = !uffd.is_changing() && space.settle();
         if is_settled {
-            space.settle();
             space.looks.changed = Some(RangeSet::default());
         }
         (space.protects, is_settled, is_all)
     };
     let mut registering = Registering::default();
     let mut register = |mappings| {
-        let mut space = lock(space);
-        let mut parts = space.unregistered(mappings);
-        if !is_settled {
-            space.leave_uncertain(&mut parts);
-        }
-        drop(space);
+        let parts = lock(space).unregistered(mappings);
         registering.register(&uffd, &files, parts)
     };
     let registered = if is_first {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use super::{AddressSpace, PAGE};
-use crate::page_table::{BATCH_PAGES, Entry, Place, UNKNOWN};
+use crate::page_table::{BATCH_PAGES, Entry, Place};
 use crate::program::vmas::{READ_WRITE, Rights};
 use uzswap::page::{PAGE_SIZE, Page};
 
@@ -163,29 +163,19 @@ impl AddressSpace {
         let entry = self.table.get(owner);
         if entry.place == Place::Staged(staged) {
             self.table.set(owner, Entry { place: Place::Stored(slot), ahead: false, ..entry });
-        } else if let Some(entry) = self.elder.get_mut(&owner) {
-            entry.place = Place::Stored(slot);
         }
         true
-    }
-
-    /// Drops a staged page that the server filled with zeros ahead of a touch, and that nobody
-    /// wrote: the next touch fills it again.
-    pub(crate) fn taken_back(&mut self, staged: u32) {
-        let Some(owner) = self.staging.owners.take(staged) else { return };
-        if self.table.get(owner).place == Place::Staged(staged) {
-            self.table.set(owner, UNKNOWN);
-        } else if let Some(entry) = self.elder.get_mut(&owner) {
-            *entry = UNKNOWN;
-        }
     }
 
     /// Gives a staged page back that cannot be stored, and keeps it in the program for a while;
     /// `false` if the batch has it no more.
     pub(crate) fn give_back(&mut self, staged: u32, content: &Page) -> io::Result<bool> {
         let Some(owner) = self.staging.owners.get(staged) else { return Ok(false) };
-        if self.table.get(owner).place != Place::Staged(staged) {
-            return Err(io::ErrorKind::WouldBlock.into()); // it is still to be told where it is
+        if !self.settle() {
+            return Err(io::ErrorKind::WouldBlock.into()); // it may have moved
+        }
+        if self.staging.owners.get(staged) != Some(owner) {
+            return self.give_back(staged, content);
         }
         let at = owner * PAGE;
         let filled = self.uffd.copy(at, content, true, false);

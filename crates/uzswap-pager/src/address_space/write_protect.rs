@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::charge::{Joined, PROTECTED_BYTES_MIN, Shared};
 use super::fork_advice::ForkAdvice;
 use super::inheritance::Uncertain;
-use super::later_events::LaterEvents;
+use super::markers::is_busy;
 use super::never_evicted::LISTS;
 use super::staging::STAGING_PAGES;
 use super::{AddressSpace, PAGE};
@@ -134,10 +134,16 @@ impl AddressSpace {
     /// The advice for the fork whose event was just read.
     pub(crate) fn advice_at_fork(&mut self) -> AdviceAtFork {
         let was_reported = self.reports.take(Instant::now());
+        if !self.is_settled() {
+            self.settle_at_fork();
+        }
         match self.advice.take() {
             Some(last) if was_reported && last.holds_at_fork => {
                 self.advice = Some(LastAdvice::new(last.ranges.clone()));
-                AdviceAtFork::Known(last.ranges)
+                match self.is_settled() {
+                    true => AdviceAtFork::Known(last.ranges),
+                    false => AdviceAtFork::Uncertain(self.uncertain(vec![last.ranges])),
+                }
             }
             last => {
                 let before = last.as_ref().filter(|_| was_reported).map(|last| last.ranges.clone());
@@ -146,9 +152,14 @@ impl AddressSpace {
                 let now = now.or_else(|| last.map(|last| last.ranges));
                 self.advice = now.clone().map(LastAdvice::new);
                 let answers = before.into_iter().chain(now).collect();
-                AdviceAtFork::Uncertain(Uncertain { answers, later: LaterEvents::default() })
+                AdviceAtFork::Uncertain(self.uncertain(answers))
             }
         }
+    }
+
+    fn uncertain(&self, answers: Vec<ForkAdvice>) -> Uncertain {
+        let changes = self.changes.clone();
+        Uncertain { answers, changes, are_some_pending: false }
     }
 
     /// Whether its mappings cannot be read: the process is unknown, or has ended.
@@ -341,11 +352,14 @@ impl AddressSpace {
     /// Protects the ranges still to protect; `false` if some are left after this time, because
     /// mappings change.
     pub(crate) fn protect(&mut self, most: Duration) -> bool {
+        if self.is_undecided() {
+            return true; // protection would leave markers on empty entries
+        }
         let since = Instant::now();
         loop {
             let next = self.to_protect.iter().next();
             let Some(part) = next else { return true };
-            match self.uffd.write_protect(part.clone()) {
+            match self.protect_pages(part.clone()) {
                 Err(error) if is_busy(&error) => {
                     if since.elapsed() >= most {
                         return false;
@@ -403,7 +417,7 @@ impl AddressSpace {
         self.prepared = None;
         if std::mem::take(&mut self.protects) {
             // The program faults on pages that stay protected because mappings change.
-            self.registered.iter().for_each(|part| drop(self.uffd.write_unprotect(part, true)));
+            self.unprotect_all_pages();
         }
     }
 
@@ -411,7 +425,11 @@ impl AddressSpace {
     /// which pages. None if an event must be read first: then the thread faults again.
     pub(crate) fn let_write(&mut self, page: u64, most: usize) -> Range<u64> {
         let window = self.writes.window(page, most);
-        let tries = [self.registered_around(page, window), page..page + 1];
+        let window = self.in_program_around(page, self.registered_around(page, window));
+        if count(&window) == 0 {
+            return window; // it was evicted since: the next touch is a missing page
+        }
+        let tries = [window, page..page + 1];
         let may_be_written = |pages: &Range<u64>| {
             self.uffd.write_unprotect(pages.start * PAGE..pages.end * PAGE, false).is_ok()
         };
@@ -428,11 +446,6 @@ impl AddressSpace {
             parts.into_iter().for_each(|part| touched.insert(part));
         }
     }
-}
-
-/// Whether the kernel refused because mappings change.
-fn is_busy(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EAGAIN)
 }
 
 /// Number of children of a process with so many resident bytes whose copies of all pages fit into

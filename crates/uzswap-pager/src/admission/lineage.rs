@@ -152,7 +152,8 @@ mod tests {
         assert_eq!(finds(&mut lineage, 14, 0), (true, 2));
         assert_eq!(finds(&mut lineage, 12, 0), (true, 2));
         assert_eq!(finds(&mut lineage, 15, 0), (true, 4));
-        assert!(!finds(&mut lineage, 6, 0).0 && !finds(&mut lineage, 2, 0).0);
+        assert_eq!(finds(&mut lineage, 6, 0), (false, 3), "the walk ends at the first process");
+        assert!(!finds(&mut lineage, 2, 0).0);
         // Another process has the number of one that is known.
         let other = |pid| if pid == 14 { Some((5, 99)) } else { link_of(pid) };
         let now = lineage.walks_of_all.start();
@@ -220,5 +221,47 @@ mod tests {
         peer.kill();
         child.wait().unwrap();
         assert!(!lineage.find(&peer));
+    }
+
+    #[test]
+    fn a_walk_of_33_generations_is_long_and_one_of_512_too_long() {
+        let walks = |pid| {
+            let mut lineage = Lineage::of(7);
+            let is_found = |_: &u32| {
+                lineage.known.clear();
+                finds(&mut lineage, pid, 1).0
+            };
+            (0..40).take_while(is_found).count()
+        };
+        assert_eq!([41, 42, 520, 521].map(walks), [40, 8, 8, 0]);
+    }
+
+    #[test]
+    fn a_user_has_two_long_walks_a_second_and_all_have_eight() {
+        let mut lineage = Lineage::of(7);
+        let mut walks = |users: Vec<u32>, ms| {
+            let now = Instant::now() + std::time::Duration::from_millis(ms);
+            users.into_iter().filter(|user| lineage.take_walk(*user, now)).count()
+        };
+        assert_eq!([walks(vec![1; 40], 0), walks(vec![1; 40], 1100)], [8, 2]);
+        assert_eq!(walks((2..100).collect(), 10_000), 32);
+        assert_eq!(walks((100..200).collect(), 11_100), 8);
+    }
+
+    #[test]
+    fn as_many_are_known_as_there_is_place_for() {
+        let mut lineage = Lineage::of(7);
+        lineage.known = (0..16_383).map(|at| (1_000_000 + at, 1)).collect();
+        assert!(finds(&mut lineage, 10, 0).0);
+        assert_eq!(lineage.known.len(), 16_384);
+        assert!(finds(&mut lineage, 11, 0).0);
+        assert_eq!(lineage.known.len(), 2);
+        let now = Instant::now();
+        for user in 0..1024 {
+            lineage.take_walk(user, now);
+            assert_eq!(lineage.walks.len(), user as usize + 1);
+        }
+        lineage.take_walk(1024, now);
+        assert_eq!(lineage.walks.len(), 1);
     }
 }

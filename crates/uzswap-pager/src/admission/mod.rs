@@ -1,3 +1,3 @@
-//! Who may connect: a process by the word of the kernel, and its descent.
+//! Admission: the kernel names the process that connects, and its descent is checked.
 
 pub(crate) mod lineage;

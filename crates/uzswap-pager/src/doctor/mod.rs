@@ -23,7 +23,8 @@ pub const RUN_FEATURES: Features = Features(
         | Features::EVENT_REMOVE.0
         | Features::EVENT_UNMAP.0
         | Features::MOVE.0
-        | Features::THREAD_ID.0,
+        | Features::THREAD_ID.0
+        | Features::WP_UNPOPULATED.0,
 );
 
 /// How good a [`Finding`] is for `run`.

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use uzswap_sys::pagemap::{self, Found};
+use uzswap_sys::pagemap::{self, Found, Wanted};
 use uzswap_sys::process_memory::ProcessMemory;
 use uzswap_sys::userfaultfd::{
     self, DEVICE, Event, Features, Message, MoveFlags, OwnMemory, Stopped, Userfaultfd,
@@ -60,12 +60,13 @@ pub struct Probes {
 type Probe = (&'static str, Features, fn(&OwnMemory) -> Outcome);
 
 /// The features that `run` needs.
-const FEATURES: [Probe; 5] = [
+const FEATURES: [Probe; 6] = [
     ("EVENT_FORK", Features::EVENT_FORK, fork),
     ("EVENT_REMAP", Features::EVENT_REMAP, remap),
     ("EVENT_REMOVE", Features::EVENT_REMOVE, remove),
     ("EVENT_UNMAP", Features::EVENT_UNMAP, unmap),
     ("MOVE", Features::MOVE, move_pages),
+    ("WP_UNPOPULATED", Features::WP_UNPOPULATED, mark),
 ];
 
 /// Pages to try with: the first half is registered.
@@ -244,10 +245,21 @@ fn move_pages(memory: &OwnMemory) -> Outcome {
     check(memory.load(0, 0) == 1 && memory.load(from, 0) == 0, "UFFDIO_MOVE did not move a page")
 }
 
+fn mark(memory: &OwnMemory) -> Outcome {
+    memory.uffd().register(memory.range(REGISTERED), true, true)?;
+    memory.uffd().write_protect(memory.range(1..2))?;
+    let pagemap = File::open("/proc/self/pagemap")?;
+    let mut found = [Found::default()];
+    let all = memory.range(REGISTERED);
+    let (count, _) = pagemap::scan(&pagemap, all, Wanted::Marked, &mut found, 0)?;
+    let marked = found[0].start..found[0].end;
+    check(count == 1 && marked == memory.range(1..2), "an empty entry took no marker")
+}
+
 fn pagemap_scan() -> Outcome {
     let pagemap = File::open("/proc/self/pagemap")?;
     let mut found = [Found::default()];
-    outcome(pagemap::scan(&pagemap, 0..1 << 40, &mut found, 0))
+    outcome(pagemap::scan(&pagemap, 0..1 << 40, Wanted::Anonymous, &mut found, 0))
 }
 
 fn read_memory() -> Outcome {

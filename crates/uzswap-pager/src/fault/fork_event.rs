@@ -1,18 +1,19 @@
 //! Forks: a child shares the stored pages of its parent, and the pages that both have are
 //! write-protected.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::handshake::leaves_spare_files;
+use super::entrance::leaves_spare_files;
+use super::page_fault::Touch;
 use super::{FaultServer, PAGE};
-use crate::address_space::{AddressSpace, AdviceAtFork, FirstMessage, ForkAdvice};
+use crate::address_space::{AddressSpace, AdviceAtFork, ForkAdvice};
 use crate::fork::outsiders::{Outsider, same_program_above};
-use crate::fork_group::ForkGroup;
+use crate::fork_group::{ForkGroup, Member};
 use crate::messages::log;
 use crate::page_table::{Entry, Place, UNKNOWN};
 use crate::program::procfs::children_of;
@@ -20,24 +21,36 @@ use crate::range_set::RangeSet;
 use crate::run_dir::random_bytes;
 use crate::{SpaceHandle, lock, too_many_files};
 use uzswap_sys::process;
-use uzswap_sys::userfaultfd::{Event, Userfaultfd};
-
-/// A fork whose event may arrive before earlier changes by other threads of the parent. Until
-/// these are read, no fault of the child is answered.
-#[derive(Debug)]
-pub(super) struct PendingFork {
-    child: u32,
-    parent: Arc<Userfaultfd>,
-    since: Instant,
-}
+use uzswap_sys::userfaultfd::Userfaultfd;
 
 /// Processes that share pages with a forked one.
 #[derive(Debug)]
-pub(super) enum Kin {
+pub(super) enum Relatives {
     /// The nearest managed ancestor, and unmanaged processes between the two.
     Managed(SpaceHandle, Vec<u32>),
     /// No ancestor is managed.
-    Outsider(Arc<Outsider>),
+    Unmanaged(Arc<Outsider>),
+}
+
+/// A former member of a group, and the shared bytes in its charge.
+#[derive(Debug)]
+pub(super) struct EndedMember {
+    group: Member,
+    lent_bytes: u64,
+}
+
+impl EndedMember {
+    /// Has a space leave its group, if it has one.
+    pub(super) fn take(space: &mut AddressSpace) -> Option<EndedMember> {
+        let group = space.group.take()?;
+        Some(EndedMember { group, lent_bytes: space.lent_bytes() })
+    }
+}
+
+/// A child that cannot be followed.
+struct NotFollowed {
+    why: String,
+    member: Option<EndedMember>,
 }
 
 /// Descriptors that an unmanaged member of a group takes.
@@ -51,9 +64,6 @@ const SPARE_CHILDREN: usize = 16;
 /// Processes that the supervisor asks whether they are the child.
 const CANDIDATES_MAX: usize = 64;
 
-/// How long the child may stay unanswered for that.
-const OVERTAKING_FOR: Duration = Duration::from_millis(100);
-
 impl FaultServer {
     /// Relatives of a process that was forked before its parent was registered; `None` if it
     /// shares no memory with a known process.
@@ -63,8 +73,8 @@ impl FaultServer {
     /// `PermissionDenied` where that is not so: it has called exec(2) since, or it was here before.
     /// `WouldBlock` where too many have joined the parent lately: all that this has is protected
     /// for each.
-    pub(super) fn kin_to_join(&mut self, pid: u32) -> io::Result<Option<Kin>> {
-        if !process::runs_what_was_forked(pid) || self.has_left(pid) {
+    pub(super) fn relatives_to_join(&mut self, pid: u32) -> io::Result<Option<Relatives>> {
+        if !process::runs_what_was_forked(pid) || self.orphans.has_memory_of(pid) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         // Not beyond one that runs another program: a process whose parent has ended has another.
@@ -75,31 +85,35 @@ impl FaultServer {
         let managed = match managed_at {
             Some(at) => self.managed_process(above[at]),
             None => match self.outsider_above(pid, &above) {
-                Some(outsider) => return Ok(Some(Kin::Outsider(outsider))),
+                Some(outsider) => return Ok(Some(Relatives::Unmanaged(outsider))),
                 None => self.managed_with_program_of(pid),
             },
         };
         let Some(space) = managed else { return Ok(None) };
         let may_join = lock(&space).joins.take(1, Instant::now());
         match may_join {
-            true => Ok(Some(Kin::Managed(space, between))),
+            true => Ok(Some(Relatives::Managed(space, between))),
             false => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 
     fn managed_process(&self, pid: u32) -> Option<SpaceHandle> {
-        self.spaces.values().find(|space| lock(space).pid == Some(pid)).cloned()
+        self.spaces.find(|space| space.pid == Some(pid)).map(|(_, space)| Arc::clone(space))
     }
 
     /// A process whose parent has ended, or cannot be read, shares pages with other forks of the
     /// same program.
     fn managed_with_program_of(&self, pid: u32) -> Option<SpaceHandle> {
         let places = process::places_of_program(pid)?;
-        let is_of_it = |space: &&SpaceHandle| {
-            let other = lock(space).pid;
-            other.is_some_and(|other| process::places_of_program(other) == Some(places))
-        };
-        self.spaces.values().find(is_of_it).cloned()
+        let is_of_it = |pid| process::places_of_program(pid) == Some(places);
+        // The kernel is asked without a lock.
+        let mut spaces = self.spaces.iter().map(|(_, space)| space);
+        spaces
+            .find(|space| {
+                let pid = lock(space).pid;
+                pid.is_some_and(is_of_it)
+            })
+            .cloned()
     }
 
     /// The nearest unmanaged ancestor that shares pages with a process. All ancestors with the
@@ -127,9 +141,9 @@ impl FaultServer {
 
     /// A space belongs to a process that these have forked. Whether it must be registered at once:
     /// copies of all shared pages would not fit.
-    pub(super) fn join(&mut self, id: u32, kin: &Kin) -> bool {
-        match kin {
-            Kin::Managed(parent, between) => {
+    pub(super) fn join(&mut self, id: u32, relatives: &Relatives) -> bool {
+        match relatives {
+            Relatives::Managed(parent, between) => {
                 let could_exceed = self.join_parent(id, parent);
                 let (group, places) = {
                     let parent = lock(parent);
@@ -140,7 +154,7 @@ impl FaultServer {
                 }
                 could_exceed
             }
-            Kin::Outsider(outsider) => self.join_outsider(id, outsider),
+            Relatives::Unmanaged(outsider) => self.join_outsider(id, outsider),
         }
     }
 
@@ -148,7 +162,7 @@ impl FaultServer {
     /// fault.
     fn join_outsider(&mut self, id: u32, outsider: &Outsider) -> bool {
         let resident = outsider.resident_bytes().unwrap_or(0);
-        let mut child = lock(&self.spaces[&id]);
+        let mut child = lock(&self.spaces[id]);
         child.joins(outsider.group(), resident);
         child.count_copies_from_fork(resident);
         child.protect_all(resident, outsider.stacks());
@@ -158,11 +172,13 @@ impl FaultServer {
         could_exceed
     }
 
-    /// A space belongs to a process that was forked before its parent was registered. Whether it
-    /// must be registered at once: copies of all shared pages would not fit.
+    /// A space belongs to a process that was forked before its parent was registered. Returns
+    /// whether it must be registered at once: copies of all shared pages would not fit.
+    ///
+    /// Locks two address spaces, the parent's first: see [`Spaces`](super::spaces::Spaces).
     fn join_parent(&mut self, id: u32, parent: &SpaceHandle) -> bool {
         let mut parent = lock(parent);
-        let child = Arc::clone(&self.spaces[&id]);
+        let child = Arc::clone(&self.spaces[id]);
         let stacks = parent.stacks();
         let resident = self.share(&mut parent, &mut lock(&child), None, stacks);
         let could_exceed = parent.protects && resident > self.pager.account.headroom_for_copies();
@@ -195,10 +211,13 @@ impl FaultServer {
         resident
     }
 
-    /// A member of a group has ended, whose charge had so many shared bytes at most. The last
-    /// member has its pages alone.
-    pub(super) fn lost(&self, group: &ForkGroup, lent_bytes: u64) {
-        self.pager.lost(group, lent_bytes, &self.spaces.values().collect::<Vec<_>>());
+    /// Charges the shared bytes of an ended member to another one. The last member has its pages
+    /// alone. Locks each space: the caller has none locked.
+    pub(super) fn bequeath(&self, ended: Option<EndedMember>) {
+        if let Some(EndedMember { group, lent_bytes }) = ended {
+            let spaces: Vec<_> = self.spaces.iter().map(|(_, space)| space).collect();
+            self.pager.lost(&group, lent_bytes, &spaces);
+        }
     }
 
     /// Answers the report of a fork, so that the program goes on.
@@ -206,28 +225,28 @@ impl FaultServer {
         let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
         let room = self.pager.account.headroom_for_copies();
         let is_unregistered = space.registered == RangeSet::default();
-        let may_be_untold = is_unregistered && space.allow_fork(self.unknown_children(space), room);
+        let may_be_unreported =
+            is_unregistered && space.allow_fork(self.unknown_children(space), room);
         let is_let = space.let_fork(page.clone());
-        self.to_wake.push((Arc::clone(&space.uffd), page));
-        if is_let && !may_be_untold {
+        self.wake_ups.add(space, page);
+        if is_let && !may_be_unreported {
             space.prepare_fork();
             // The parent may end before its child is known. A failure is reported at the fork.
-            let _ = self.store_aside(space);
+            let _ = self.store_staged(space);
         }
     }
 
-    /// Number of unknown children of a process.
+    /// Number of children of a process that have no helper. The caller has locked the space of the
+    /// process; the server knows the helpers without another lock.
     fn unknown_children(&self, space: &AddressSpace) -> u32 {
         let Some(pid) = space.pid else { return 0 };
-        // The caller has its space locked.
-        let known = self.spaces.values().filter_map(|space| space.try_lock()?.pid);
-        let known: BTreeSet<u32> = known.collect();
-        children_of(pid).iter().filter(|child| !known.contains(child)).count() as u32
+        let is_unknown = |child: &&u32| !self.helpers.has_ready_of(**child);
+        children_of(pid).iter().filter(is_unknown).count() as u32
     }
 
     /// Stores the staged pages of a space for its child; in words why some could not be stored.
-    fn store_aside(&mut self, space: &mut AddressSpace) -> Result<(), String> {
-        let content = &mut self.buffer[0];
+    fn store_staged(&mut self, space: &mut AddressSpace) -> Result<(), String> {
+        let content = self.loader.scratch();
         for staged in space.pages_aside() {
             space.read_staged(staged, content).map_err(|error| error.to_string())?;
             let slot = self.pager.store.store_any(content)?;
@@ -239,54 +258,63 @@ impl FaultServer {
         Ok(())
     }
 
-    /// A process has forked. A child that cannot be followed gets no page that it lacks, and its
-    /// parent runs on.
-    pub(super) fn forked(&mut self, parent: &mut AddressSpace, child: Userfaultfd, worker: usize) {
+    /// Adds the child of a fork. A child that cannot be followed gets no page that it lacks, and
+    /// the parent runs on. The caller bequeaths the membership of this child, which is returned,
+    /// once the parent is unlocked.
+    pub(super) fn add_child(
+        &mut self,
+        parent: &mut AddressSpace,
+        child: Userfaultfd,
+        worker: usize,
+    ) -> Option<EndedMember> {
         let child = Arc::new(child);
         let followed = self.child_of(parent, Arc::clone(&child)).and_then(|space| {
             let is_undecided = space.is_undecided();
-            let added = self.add_space(space, worker).map_err(|error| error.to_string());
+            let added = self.spaces.add(&self.pager, space, worker);
+            let added = added.map_err(|error| NotFollowed { why: error.to_string(), member: None });
             added.map(|child| (child, is_undecided))
         });
         match followed {
             Ok((child, true)) if parent.has_threads() => {
                 let parent = Arc::clone(&parent.uffd);
-                self.overtaking.push(PendingFork { child, parent, since: Instant::now() });
+                self.pending_forks.add(child, parent);
+                None
             }
-            Ok(_) => {}
-            Err(why) => {
+            Ok(_) => None,
+            Err(NotFollowed { why, member }) => {
                 let pid = parent.root().unwrap_or(0);
                 log(&format!(
                     "cannot follow a child of process {pid}: {why}; the child gets SIGBUS or \
                      EFAULT on evicted pages"
                 ));
-                self.orphan(child, pid, parent.peer.clone());
+                self.orphans.add(child, pid, parent.peer.clone());
+                member
             }
         }
     }
 
-    /// Makes the space of a child, with the stored pages of its parent; in words why some are
-    /// lost.
+    /// Makes the space of a child, with the stored pages of its parent.
     fn child_of(
         &mut self,
         parent: &mut AddressSpace,
         child: Arc<Userfaultfd>,
-    ) -> Result<AddressSpace, String> {
-        let secret =
-            random_bytes().map_err(|error| format!("cannot read random bytes: {error}"))?;
+    ) -> Result<AddressSpace, NotFollowed> {
+        let secret = random_bytes().map_err(|error| NotFollowed {
+            why: format!("cannot read random bytes: {error}"),
+            member: None,
+        })?;
         let mut space = AddressSpace::of_child(child, parent, secret);
-        space.registered = parent.registered.clone();
         let unprotected = parent.take_unprotected();
         let advice = parent.advice_at_fork();
+        space.registered = parent.registered.clone();
+        space.inherit_removing(parent);
         let stacks = advice.stacks();
         // Parent and child run by now.
         let unprotected = unprotected
             .zip(stacks.clone())
             .map(|(rest, stacks)| parent.without_spared(rest, stacks));
         let shared_stacks = stacks.filter(|_| parent.thread.is_some());
-        self.share(parent, &mut space, unprotected.as_ref(), shared_stacks);
-        space.expect();
-        // An undecided child has all pages until its mappings are read.
+        // An undecided child has all pages until its markers are read: nothing is protected before.
         let left_out = match advice {
             AdviceAtFork::Known(advice) => {
                 space.inherit_advice(advice.clone());
@@ -299,9 +327,11 @@ impl FaultServer {
                 ForkAdvice::default()
             }
         };
+        self.share(parent, &mut space, unprotected.as_ref(), shared_stacks);
+        space.expect();
         let is_in = |ranges: &RangeSet, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
-        let stored = self.store_aside(parent);
-        let mut is_any_aside = false;
+        let stored = self.store_staged(parent);
+        let mut is_any_staged = false;
         parent.table.for_each(&mut |page, entry| {
             if is_in(&left_out.not_copied, page) || is_in(&left_out.wiped, page) {
                 return;
@@ -311,65 +341,23 @@ impl FaultServer {
                     self.pager.store.share(slot);
                     space.table.set(page, Entry { place: entry.place, ..UNKNOWN });
                 }
-                Place::Staged(_) => is_any_aside = true,
+                Place::Staged(_) => is_any_staged = true,
                 Place::Program => {}
             }
         });
-        is_any_aside |= space.inherit_changes(parent, &mut |slot| self.pager.store.share(slot));
-        if let (Err(why), true) = (stored, is_any_aside) {
-            let group = space.group.take();
-            let lent_bytes = space.lent_bytes();
+        if let (Err(why), true) = (stored, is_any_staged) {
+            let member = EndedMember::take(&mut space);
             self.pager.discard_space(space);
-            if let Some(group) = group {
-                self.lost(&group, lent_bytes);
-            }
-            return Err(format!("cannot store the staged pages of its parent: {why}"));
+            let why = format!("cannot store the staged pages of its parent: {why}");
+            return Err(NotFollowed { why, member });
         }
         Ok(space)
-    }
-
-    /// Reads the mappings of a child that waits for the answer to its first message: they tell
-    /// which memory the fork gave it.
-    pub(super) fn ask_child(&self, space: &mut AddressSpace, faults: &[Event], changes: &[Event]) {
-        let fault = faults.iter().find_map(|fault| match *fault {
-            Event::PageFault { address, thread, .. } => Some((address, thread)),
-            _ => None,
-        });
-        // A fork leaves the mappings of the forking process as they are.
-        let is_change = |event: &Event| !matches!(event, Event::Fork { .. });
-        let first = match fault {
-            _ if changes.iter().any(is_change) => FirstMessage::Change,
-            Some((address, _)) if space.asks_identity(address) => FirstMessage::AsksIdentity,
-            _ => FirstMessage::Fault,
-        };
-        let parent = space.root().unwrap_or(0);
-        // The newest child comes last. It may have another parent by now, or a number of its own
-        // PID namespace: a wrong process does not show the secret.
-        let mut candidates = children_of(parent);
-        candidates.extend(fault.map(|(_, thread)| thread));
-        candidates.reverse();
-        candidates.truncate(CANDIDATES_MAX);
-        let doubtful = space.decide_inheritance(first, &candidates);
-        report_doubtful(parent, doubtful);
-    }
-
-    /// Decides about a child that changes its mappings, or that waits for a page where its own
-    /// mappings and its parent's differ.
-    pub(super) fn end_doubt(&self, space: &mut AddressSpace, faults: &[Event], changes: &[Event]) {
-        let is_about = |fault: &Event| match *fault {
-            Event::PageFault { address, .. } => space.is_in_doubt(address),
-            _ => false,
-        };
-        if !changes.is_empty() || faults.iter().any(is_about) {
-            let doubtful = space.end_doubt_of_child();
-            report_doubtful(space.root().unwrap_or(0), doubtful);
-        }
     }
 
     /// Helperless children of each process, the oldest first.
     fn without_helper(&self) -> BTreeMap<u32, Vec<u32>> {
         let mut found: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (&id, space) in &self.spaces {
+        for (id, space) in self.spaces.iter() {
             let space = lock(space);
             if space.pid.is_none() {
                 found.entry(space.root().unwrap_or(0)).or_default().push(id);
@@ -382,11 +370,11 @@ impl FaultServer {
     pub(super) fn keep_to_quota(&mut self, id: u32) {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let quota = usize::try_from(limit / QUOTA_PART).unwrap_or(usize::MAX).max(SPARE_CHILDREN);
-        let Some(root) = self.spaces.get(&id).map(|space| lock(space).root().unwrap_or(0)) else {
+        let Some(root) = self.spaces.get(id).map(|space| lock(space).root().unwrap_or(0)) else {
             return;
         };
         if let Some(all) = self.without_helper().remove(&root).filter(|all| all.len() > quota) {
-            self.let_one_go(root, &all);
+            self.drop_one_child(root, &all);
         }
     }
 
@@ -395,7 +383,7 @@ impl FaultServer {
     pub(super) fn make_way_for_fork(&mut self, shared: &SpaceHandle, error: &io::Error) {
         let all = self.without_helper();
         let most = all.into_iter().max_by_key(|(_, all)| all.len());
-        if !most.is_some_and(|(root, all)| self.let_one_go(root, &all)) {
+        if !most.is_some_and(|(root, all)| self.drop_one_child(root, &all)) {
             let why = too_many_files(error);
             self.pager.end(&lock(shared), &format!("cannot follow a fork: {why}"));
         }
@@ -403,19 +391,19 @@ impl FaultServer {
 
     /// Lets one of these children go: it gets SIGBUS or EFAULT for evicted pages. Whether there
     /// was one that does not fork itself just now.
-    fn let_one_go(&mut self, root: u32, children: &[u32]) -> bool {
-        let is_still = |id: &&u32| !lock(&self.spaces[id]).uffd.is_changing();
+    fn drop_one_child(&mut self, root: u32, children: &[u32]) -> bool {
+        let is_still = |id: &&u32| !lock(&self.spaces[**id]).uffd.is_changing();
         let Some(&id) = children.iter().find(is_still) else { return false };
-        let space = lock(&self.spaces[&id]);
+        let space = lock(&self.spaces[id]);
         space.table.for_each(&mut |page, entry| {
             if !matches!(entry.place, Place::Program) {
                 let _ = space.uffd.poison(page * PAGE..(page + 1) * PAGE, true); // it is not mapped
             }
         });
         drop(space);
-        self.overtaking.retain(|fork| fork.child != id);
-        self.gone(id);
-        if !std::mem::replace(&mut self.has_told_of_children, true) {
+        self.pending_forks.forget(id);
+        self.remove_space(id);
+        if !std::mem::replace(&mut self.has_reported_children, true) {
             log(&format!(
                 "a child of process {root} without a helper is not followed any more, because \
                  descriptors run out (ulimit -n); it gets SIGBUS or EFAULT on evicted pages; later \
@@ -424,38 +412,19 @@ impl FaultServer {
         }
         true
     }
-
-    /// Answers children that have waited long enough for events of their parents.
-    pub(super) fn settle_forks(&mut self) {
-        let FaultServer { overtaking, spaces, .. } = self;
-        overtaking.retain(|PendingFork { child, parent, since }| {
-            let is_over = since.elapsed() >= OVERTAKING_FOR;
-            if is_over && let Some(child) = spaces.get(child) {
-                lock(child).note_pending_of_parent();
-            }
-            parent.is_changing() && !is_over
-        });
-    }
-
-    /// Whether events of the parent from before the fork may still arrive.
-    pub(super) fn has_pending_events(&self, id: u32) -> bool {
-        self.overtaking.iter().any(|fork| fork.child == id)
-    }
-
-    /// Children to which an event of this parent may apply as well.
-    pub(super) fn overtaking(&self, parent: &AddressSpace) -> Vec<SpaceHandle> {
-        let forks = self.overtaking.iter();
-        let children = forks.filter(|fork| Arc::ptr_eq(&fork.parent, &parent.uffd));
-        children.filter_map(|fork| self.spaces.get(&fork.child).cloned()).collect()
-    }
 }
 
-/// Warns of evicted pages that a child may or may not have.
-fn report_doubtful(parent: u32, pages: usize) {
-    if pages > 0 {
-        log(&format!(
-            "a child of process {parent} may have {pages} evicted pages or not: its parent changed \
-             mappings or advice about forks at the same time; the child gets SIGBUS or EFAULT there"
-        ));
+/// Decides which memory a fork gave a child, by the child's markers: the child waits for the answer
+/// to its first message.
+pub(super) fn decide_child(space: &mut AddressSpace, faults: &[Touch]) {
+    if !space.is_undecided() {
+        return;
     }
+    // The newest child comes last. A child may have another parent by now, or a number of its own
+    // PID namespace: a wrong process does not show the secret.
+    let mut candidates = children_of(space.root().unwrap_or(0));
+    candidates.extend(faults.first().map(|fault| fault.thread));
+    candidates.reverse();
+    candidates.truncate(CANDIDATES_MAX);
+    space.decide_inheritance(&candidates);
 }

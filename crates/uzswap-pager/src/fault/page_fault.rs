@@ -1,21 +1,18 @@
 //! Faults: a program gets the page that it waits for, and those that it will want next.
 
+use std::fmt::Display;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::page_loader::RESTORED_MAX;
 use super::{FaultServer, PAGE};
 use crate::address_space::AddressSpace;
 use crate::lock;
 use crate::page_table::{Place, UNKNOWN};
 use crate::range_set::count;
-use crate::store::read_queue::Reader;
 use uzswap::page::Page;
 use uzswap_sys::userfaultfd::Stopped;
-
-/// Pages that are brought back for one fault at most, where faults come one after the other.
-pub(super) const RESTORED_MAX: usize = 16;
 
 /// Pages of zeros for one fault at most.
 pub(super) const FRESH_MAX: usize = 64;
@@ -34,13 +31,24 @@ const ROOM_WAIT: Duration = Duration::from_millis(20);
 /// helper that says so and frees nothing holds nobody up for longer.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// What a thread wants that waits.
+/// The kind of access for which a thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     Read,
     Write,
     /// To write to a page that may be another process's as well.
     FirstWrite,
+}
+
+impl Access {
+    /// By the flags of a fault: a write, and a write to a protected page.
+    pub(super) fn of(write: bool, wp: bool) -> Access {
+        match (wp, write) {
+            (true, _) => Access::FirstWrite,
+            (false, true) => Access::Write,
+            (false, false) => Access::Read,
+        }
+    }
 }
 
 /// Who waits for a page.
@@ -53,34 +61,59 @@ pub(super) enum Requester {
     Helper,
 }
 
-/// A fault that waits for room.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    pub(super) space: u32,
+/// A fault as the kernel reports it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Touch {
     /// As the kernel numbers it: see [`AddressSpace::thread_told`].
     pub(super) thread: u32,
     pub(super) address: u64,
     pub(super) access: Access,
-    pub(super) since: Instant,
-    /// Of the evictor.
-    pub(super) round: u64,
-    /// The first try found no headroom.
-    pub(super) found_no_room: bool,
-    /// And none in the time that it takes as a rule.
-    pub(super) waits_on: bool,
-    /// Pages to restore, where its page is being read.
-    pub(super) window: Option<Range<u64>>,
 }
 
-impl Waiting {
-    /// Whether it is the fault of this thread, for the same page and in the same way.
-    pub(super) fn is(&self, space: u32, thread: u32, address: u64, access: Access) -> bool {
-        let told = (space, thread, address / PAGE, access);
-        (self.space, self.thread, self.page(), self.access) == told
+impl Touch {
+    fn page(&self) -> u64 {
+        self.address / PAGE
+    }
+}
+
+/// A fault that is served, or that waits for headroom or for the file.
+#[derive(Debug)]
+pub(super) struct Fault {
+    space: u32,
+    touch: Touch,
+    since: Instant,
+    /// The evictor's round at that time.
+    round: u64,
+    /// The first try found no headroom.
+    found_no_room: bool,
+    /// And none in the time that it takes as a rule.
+    waits_on: bool,
+    /// Pages to restore, where its page is being read.
+    window: Option<Range<u64>>,
+}
+
+impl Fault {
+    /// A fault of a space, in a round of the evictor.
+    pub(super) fn new(space: u32, touch: Touch, since: Instant, round: u64) -> Fault {
+        let (found_no_room, waits_on, window) = (false, false, None);
+        Fault { space, touch, since, round, found_no_room, waits_on, window }
+    }
+
+    /// Whether the same thread touches the same page in the same way.
+    pub(super) fn is(&self, space: u32, touch: &Touch) -> bool {
+        let what = |space, touch: &Touch| (space, touch.thread, touch.page(), touch.access);
+        what(self.space, &self.touch) == what(space, touch)
+    }
+
+    /// Whether it may wait on for headroom, after so many rounds of the evictor and so much time.
+    fn may_wait(&self, rounds: u64, waited: Duration) -> bool {
+        // A shared page that the evictor frees in a round may still be another process's.
+        let may_help = self.touch.access == Access::FirstWrite || rounds < ROOM_ROUNDS;
+        may_help && waited <= ROOM_WAIT
     }
 
     fn page(&self) -> u64 {
-        self.address / PAGE
+        self.touch.page()
     }
 }
 
@@ -97,14 +130,13 @@ pub(super) enum Resolution {
 impl FaultServer {
     pub(super) fn serve_waiting(&mut self) {
         for mut fault in std::mem::take(&mut self.waiting) {
-            let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
+            let Some(shared) = self.spaces.get(fault.space).cloned() else { continue };
             let rounds = self.pager.progress.rounds() - fault.round;
-            // A shared page that the evictor frees in a round may still be another process's.
-            let may_help = fault.access == Access::FirstWrite || rounds < ROOM_ROUNDS;
             let mut space = lock(&shared);
-            let may_wait = may_help && fault.since.elapsed() <= ROOM_WAIT;
+            let waited = fault.since.elapsed();
+            let may_wait = fault.may_wait(rounds, waited);
             // A child whose helper is on its way has none that could give pages up.
-            let may_wait_on = space.thread.is_some() && fault.since.elapsed() <= WAIT_MAX;
+            let may_wait_on = space.thread.is_some() && waited <= WAIT_MAX;
             let waits_on = !may_wait && may_wait_on && self.pager.will_have_headroom();
             fault.waits_on |= waits_on;
             let by = if may_wait || waits_on { Requester::Program } else { Requester::Waiting };
@@ -121,12 +153,12 @@ impl FaultServer {
     }
 
     /// A fault was served, or waits.
-    pub(super) fn note(&mut self, fault: Waiting, served: Resolution) {
+    pub(super) fn note(&mut self, fault: Fault, served: Resolution) {
         match served {
             Resolution::Done => self.pager.meter.fault(fault.since.elapsed()),
-            Resolution::NoRoom => self.waiting.push(Waiting { found_no_room: true, ..fault }),
+            Resolution::NoRoom => self.waiting.push(Fault { found_no_room: true, ..fault }),
             Resolution::Later(window) => {
-                self.waiting.push(Waiting { window: Some(window), ..fault });
+                self.waiting.push(Fault { window: Some(window), ..fault });
             }
         }
     }
@@ -135,10 +167,15 @@ impl FaultServer {
     pub(super) fn serve(
         &mut self,
         space: &mut AddressSpace,
-        fault: &Waiting,
+        fault: &Fault,
         by: Requester,
     ) -> Resolution {
-        let (page, access) = (fault.page(), fault.access);
+        if !space.settle() {
+            let errno = libc::EAGAIN;
+            self.not_filled(space, fault, Stopped { errno, done: 0 });
+            return Resolution::Done;
+        }
+        let (page, access) = (fault.page(), fault.touch.access);
         let place = space.table.get(page).place;
         // Nothing leaves that is about to fork, and it has all that is protected already.
         let may_wait = access != Access::FirstWrite || !space.is_about_to_fork();
@@ -167,14 +204,19 @@ impl FaultServer {
     }
 
     /// A page that was never touched, or dropped: zeros.
-    fn serve_fresh(&mut self, space: &mut AddressSpace, fault: &Waiting) {
+    fn serve_fresh(&mut self, space: &mut AddressSpace, fault: &Fault) {
         let page = fault.page();
         let address = page * PAGE;
-        if fault.access == Access::Read {
-            let filled =
-                space.uffd.zeropage(address..address + PAGE, false).map(|()| page..page + 1);
-            self.filled(space, fault, filled).for_each(|page| space.zeroed(page));
-            return;
+        if fault.touch.access == Access::Read {
+            match space.uffd.zeropage(address..address + PAGE, false) {
+                // A page came meanwhile, or the entry has a marker.
+                Err(stopped) if stopped.errno == libc::EEXIST => {}
+                filled => {
+                    let filled = filled.map(|()| page..page + 1);
+                    self.filled(space, fault, filled).for_each(|page| space.zeroed(page));
+                    return;
+                }
+            }
         }
         // The compressed form of a page may take as much as the page: without headroom fill one
         // page.
@@ -183,6 +225,12 @@ impl FaultServer {
         let window = fresh.window(page, most, |page| table.get(page) != UNKNOWN);
         let window = space.not_commanded(page, window);
         let wanted = run_around(space, page, window, |place| place == Place::Program);
+        let Some(wanted) = space.fresh_around(page, wanted) else {
+            if space.uffd.is_changing() {
+                return self.wake_later(space, page..page + 1);
+            }
+            return self.lose(space, page, &"its content is not known");
+        };
         let filled = fill_or_one(space, page, wanted.start, &self.zeros[..count(&wanted)]);
         let done = self.filled(space, fault, filled);
         space.fresh.filled(page, &done);
@@ -193,44 +241,41 @@ impl FaultServer {
 
     /// A staged or stored page. If it must be read from the file first: the pages to restore once
     /// it is there, as `window`.
-    fn serve_kept(&mut self, space: &mut AddressSpace, fault: &Waiting) -> Option<Range<u64>> {
+    fn serve_kept(&mut self, space: &mut AddressSpace, fault: &Fault) -> Option<Range<u64>> {
         let page = fault.page();
         let window = fault.window.clone().unwrap_or_else(|| {
             let most = self.pager.account.pages_to_limit().clamp(1, RESTORED_MAX);
             space.streams.window(page, most)
         });
         let wanted = run_around(space, page, window.clone(), |place| place != Place::Program);
-        match self.fetch(space, page, count(&(wanted.start..page)), Reader::take) {
-            Some(Ok(())) => {}
-            None => {
-                self.read_ahead(space, wanted);
-                return Some(window);
+        let Some(wanted) = space.evicted_around(page, wanted) else {
+            if space.uffd.is_changing() {
+                self.wake_later(space, page..page + 1);
+            } else {
+                space.forget(page * PAGE..(page + 1) * PAGE);
+                self.serve_fresh(space, fault);
             }
+            return None;
+        };
+        let ready = match self.loader.load(space, page, &wanted) {
+            None => return Some(window),
+            Some(Ok(ready)) => ready,
             Some(Err(_)) if space.is_ending() => return None, // nobody waits any more
             Some(Err(error)) => {
-                let (pid, address) = (space.pid.unwrap_or(0), page * PAGE);
-                self.pager.lose(
-                    space,
-                    page,
-                    &format!("cannot restore page {address:#x} of process {pid}: {error}"),
-                );
+                self.lose(space, page, &error);
                 return None;
             }
-        }
-        // Neighbours come along if they are in memory. A fault reports what is wrong with them.
-        let mut is_ready = |at: &u64| {
-            let index = count(&(wanted.start..*at));
-            matches!(self.fetch(space, *at, index, Reader::take_if_read), Some(Ok(())))
         };
-        let above = (page + 1..wanted.end).take_while(&mut is_ready).count() as u64;
-        let below = (wanted.start..page).rev().take_while(is_ready).count() as u64;
-        let ready = page - below..page + 1 + above;
-        self.read_ahead(space, wanted.start..ready.start);
-        self.read_ahead(space, ready.end..wanted.end);
-        let contents = &self.buffer[count(&(wanted.start..ready.start))..][..count(&ready)];
+        let contents = self.loader.contents(&wanted, &ready);
         let filled = fill_or_one(space, page, ready.start, contents);
         let done = self.filled(space, fault, filled);
-        let (mut restored, mut rescued) = (0, 0);
+        self.note_restored(space, page, done);
+        None
+    }
+
+    /// Notes that pages came back, of which a thread waited for one.
+    fn note_restored(&self, space: &mut AddressSpace, page: u64, done: Range<u64>) {
+        let (mut restored, mut staging_hits) = (0, 0);
         for at in done {
             match space.table.get(at).place {
                 Place::Stored(slot) => {
@@ -248,54 +293,26 @@ impl FaultServer {
                     if at == page {
                         space.refaults.refault();
                     }
-                    rescued += 1;
+                    staging_hits += 1;
                 }
             }
         }
-        self.pager.charge(restored + rescued, restored);
-        self.pager.meter.restored(restored, rescued);
-        None
+        self.pager.charge(restored + staging_hits, restored);
+        self.pager.meter.restored(restored, staging_hits);
     }
 
-    /// Copies a staged or stored page into the buffer, or says why that failed. `None` if the page
-    /// must be read from the file first.
-    fn fetch(
-        &mut self,
-        space: &AddressSpace,
-        page: u64,
-        at: usize,
-        take: impl Fn(&Reader, u32, &mut Page) -> Option<Result<(), String>>,
-    ) -> Option<Result<(), String>> {
-        let content = &mut self.buffer[at];
-        match space.table.get(page).place {
-            Place::Staged(staged) => {
-                Some(space.read_staged(staged, content).map_err(|error| error.to_string()))
-            }
-            Place::Stored(slot) => match &self.reader {
-                Some(reader) if self.pager.store.is_in_file(slot) => take(reader, slot, content),
-                _ => Some(self.pager.store.load(slot, content)),
-            },
-            Place::Program => unreachable!("the run has none"),
-        }
-    }
-
-    /// Has pages read that are in the file, and will be asked for next.
-    fn read_ahead(&self, space: &AddressSpace, pages: Range<u64>) {
-        let Some(reader) = &self.reader else { return };
-        for page in pages {
-            if let Place::Stored(slot) = space.table.get(page).place
-                && self.pager.store.is_in_file(slot)
-            {
-                reader.want(slot);
-            }
-        }
+    /// Ends the process, or the wait of its thread, because a page cannot be restored.
+    fn lose(&self, space: &AddressSpace, page: u64, error: &dyn Display) {
+        let (pid, address) = (space.pid.unwrap_or(0), page * PAGE);
+        let text = format!("cannot restore page {address:#x} of process {pid}: {error}");
+        self.pager.lose(space, page, &text);
     }
 
     /// Some pages were filled for a fault, or none: those.
     fn filled(
         &mut self,
         space: &mut AddressSpace,
-        fault: &Waiting,
+        fault: &Fault,
         filled: Result<Range<u64>, Stopped>,
     ) -> Range<u64> {
         let page = fault.page();
@@ -317,15 +334,15 @@ impl FaultServer {
 
     /// Wakes the threads that wait for one of these pages, once nothing is locked.
     fn wake_later(&mut self, space: &AddressSpace, pages: Range<u64>) {
-        self.to_wake.push((Arc::clone(&space.uffd), pages.start * PAGE..pages.end * PAGE));
+        self.wake_ups.add(space, pages.start * PAGE..pages.end * PAGE);
     }
 
     /// A page could not be filled.
-    fn not_filled(&mut self, space: &mut AddressSpace, fault: &Waiting, stopped: Stopped) {
+    fn not_filled(&mut self, space: &mut AddressSpace, fault: &Fault, stopped: Stopped) {
         let address = fault.page() * PAGE;
         if stopped.errno == libc::EAGAIN {
-            let is_growth = space.leave_growth_to_kernel(address, fault.thread);
-            if !is_growth && self.epolls.len() == 1 {
+            let is_growth = space.leave_growth_to_kernel(address, fault.touch.thread);
+            if !is_growth && self.spaces.has_one_worker() {
                 // For who changes the mappings. Where there are more, that runs anyway.
                 std::thread::yield_now();
             }
@@ -338,12 +355,7 @@ impl FaultServer {
             libc::EEXIST | libc::ENOENT | libc::EAGAIN | libc::EINVAL => {
                 self.wake_later(space, fault.page()..fault.page() + 1);
             }
-            errno => {
-                let pid = space.pid.unwrap_or(0);
-                let error = io::Error::from_raw_os_error(errno);
-                let text = format!("cannot restore page {address:#x} of process {pid}: {error}");
-                self.pager.lose(space, fault.page(), &text);
-            }
+            errno => self.lose(space, fault.page(), &io::Error::from_raw_os_error(errno)),
         }
     }
 }
@@ -374,8 +386,8 @@ fn fill(space: &AddressSpace, first: u64, contents: &[Page]) -> Result<Range<u64
     }
 }
 
-/// The pages of a window around `page`, itself in any case, that are registered, in a place like
-/// this, and can be filled.
+/// The pages of a window around `page`, itself in any case, that are registered and in a place like
+/// this.
 fn run_around(
     space: &AddressSpace,
     page: u64,
@@ -386,5 +398,45 @@ fn run_around(
     let is_like = |page: &u64| like(space.table.get(*page).place);
     let below = (registered.start..page).rev().take_while(is_like).count() as u64;
     let above = (page + 1..registered.end).take_while(is_like).count() as u64;
-    space.fillable_around(page, page - below..page + 1 + above)
+    page - below..page + 1 + above
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn touch(thread: u32, address: u64, access: Access) -> Touch {
+        Touch { thread, address, access }
+    }
+
+    #[test]
+    fn a_fault_waits_for_two_rounds_and_20_ms() {
+        let ms = Duration::from_millis;
+        let fault = |access| Fault::new(1, touch(1, 0, access), Instant::now(), 5);
+        for access in [Access::Read, Access::Write] {
+            let fault = fault(access);
+            assert!(fault.may_wait(0, ms(0)) && fault.may_wait(1, ms(20)));
+            assert!(!fault.may_wait(2, ms(0)) && !fault.may_wait(1, ms(21)));
+        }
+        // The pages that a round frees may be another process's still.
+        let first_write = fault(Access::FirstWrite);
+        assert!(first_write.may_wait(1000, ms(20)) && !first_write.may_wait(0, ms(21)));
+    }
+
+    #[test]
+    fn a_repeated_report_is_the_same_fault() {
+        let fault = Fault::new(1, touch(2, 5 * PAGE, Access::Read), Instant::now(), 0);
+        assert!(fault.is(1, &touch(2, 6 * PAGE - 1, Access::Read)));
+        assert!(!fault.is(3, &touch(2, 5 * PAGE, Access::Read)), "another space");
+        assert!(!fault.is(1, &touch(3, 5 * PAGE, Access::Read)), "another thread");
+        assert!(!fault.is(1, &touch(2, 6 * PAGE, Access::Read)), "another page");
+        assert!(!fault.is(1, &touch(2, 5 * PAGE, Access::Write)), "another access");
+    }
+
+    #[test]
+    fn a_write_to_a_protected_page_is_a_first_write() {
+        let all = [(false, false), (true, false), (true, true), (false, true)];
+        let expected = [Access::Read, Access::Write, Access::FirstWrite, Access::FirstWrite];
+        assert_eq!(all.map(|(write, wp)| Access::of(write, wp)), expected);
+    }
 }

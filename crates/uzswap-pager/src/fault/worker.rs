@@ -1,19 +1,8 @@
-//! The workers: threads of the fault server.
-//!
-//! One worker could answer all faults, because one lock guards the server's state. But a worker is
-//! fast on the processor of the faulting thread ([`crate::sched::affinity`]), and if several
-//! processes fault in turn it is on one of their processors. So there are as many workers as
-//! processors. A worker that sees two address spaces take turns hands one over to a worker without
-//! one.
-//!
-//! If several threads of an address space fault in turn, all workers read its userfaultfd, on any
-//! processor. A single worker left two processors idle for 45 % of the time, because each fault
-//! woke one.
+//! The workers: threads of the fault server ([`super::spaces`] says which one reads which space).
 
 use std::collections::BTreeSet;
 use std::io;
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -22,16 +11,17 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::thread::sched_getaffinity;
 
-use super::handshake::{Arrival, Entrance};
-use super::{Answered, FaultServer, MESSAGES, Token, Unread};
+use super::FaultServer;
+use super::dispatch::{Answered, MESSAGES, Unread};
+use super::entrance::{Arrival, Entrance};
+use super::token::Token;
+use super::wake_ups::WakeUps;
+use super::worker_state::WorkerState;
 use crate::Pager;
-use crate::address_space::AddressSpace;
 use crate::lock;
 use crate::locks::{FAULT_SERVER, Guard, Lock};
-use crate::sched::affinity::Company;
-use crate::sched::priority::Turns;
-use crate::sched::source_mix::{SourceMix, Sources};
-use uzswap_sys::userfaultfd::Userfaultfd;
+use crate::sched::affinity::Affinity;
+use crate::sched::source_mix::SourceMix;
 
 /// Workers at most.
 const WORKERS_MAX: usize = 8;
@@ -44,9 +34,6 @@ const END_MAX: Duration = Duration::from_secs(1);
 
 /// How long a worker pauses if an address space cannot be read for longer than some microseconds.
 const PAUSE: Duration = Duration::from_micros(50);
-
-/// A worker without a fault for so long takes an address space over.
-const FREE_AFTER: Duration = Duration::from_millis(5);
 
 /// Number of workers: the processors of the calling thread.
 pub(crate) fn count() -> usize {
@@ -85,7 +72,7 @@ impl Workers {
             let workers = Arc::clone(self);
             let thread = thread::Builder::new().name("uzswap-server".to_owned());
             let thread = thread.spawn(move || Worker::new(workers, number).run()).ok()?;
-            self.lock().busy.push(Instant::now());
+            self.lock().spaces.add_worker();
             Some(thread)
         };
         (1..self.epolls.len()).map_while(start).collect()
@@ -100,7 +87,7 @@ impl Workers {
     /// Takes connections when no worker waits for them, and drops those of strangers.
     fn admit(&self, arrival: io::Result<Arrival>) {
         if let Ok(arrival) = arrival {
-            let _ = self.lock().admit(arrival); // there is no more memory in the kernel
+            let _ = self.lock().helpers.admit(arrival); // there is no more memory in the kernel
         }
     }
 
@@ -111,139 +98,21 @@ impl Workers {
     }
 }
 
-/// The state of one worker.
-#[derive(Debug)]
-pub(super) struct WorkerState {
-    pub(super) number: usize,
-    pub(super) company: Company,
-    pub(super) turns: Arc<Turns>,
-    spaces: SourceMix,
-    to_wake: Vec<(Arc<Userfaultfd>, Range<u64>)>,
-}
-
-impl WorkerState {
-    /// Releases the lock of the server, and then wakes the threads whose pages were filled: they
-    /// may run before the worker goes on.
-    fn wake(&mut self, mut server: Guard<'_, FaultServer, FAULT_SERVER>) {
-        std::mem::swap(&mut self.to_wake, &mut server.to_wake);
-        // A wake-up of threads that wait for headroom would be useless.
-        let may_join = server.waiting.is_empty();
-        drop(server);
-        if self.to_wake.is_empty() {
-            return;
-        }
-        if may_join {
-            join_ranges(&mut self.to_wake);
-        }
-        if self.to_wake.len() > 1 {
-            self.company.leave(); // the first of them would run before the second is woken
-        }
-        self.company.give_way();
-        for (uffd, range) in self.to_wake.drain(..) {
-            let _ = uffd.wake(range); // refused where nobody is left
-        }
-    }
-}
-
-/// Joins ranges of one address space that follow one another, with the gaps. A thread that waits
-/// in a gap faults again.
-fn join_ranges<T>(to_wake: &mut Vec<(Arc<T>, Range<u64>)>) {
-    to_wake.dedup_by(|(next, more), (space, range)| {
-        let is_same = Arc::ptr_eq(next, space);
-        if is_same {
-            *range = range.start.min(more.start)..range.end.max(more.end);
-        }
-        is_same
-    });
-}
-
 impl FaultServer {
-    /// Notes which thread faulted. If threads of the address space take turns, all workers read it
-    /// from now on. If two address spaces take turns, the worker hands one over.
-    pub(super) fn see(
-        &mut self,
-        desk: &mut WorkerState,
-        id: u32,
-        space: &mut AddressSpace,
-        thread: u32,
-        now: Instant,
-    ) {
-        self.busy[desk.number] = now;
-        let uffd = &space.uffd;
-        match space.threads.see(thread) {
-            Some(Sources::Several) if !space.has_all_workers => {
-                space.has_all_workers = self.give_to_all(desk.number, id, uffd);
-            }
-            Some(Sources::One) if space.has_all_workers => {
-                self.take_from_workers(uffd, Some(desk.number));
-                space.has_all_workers = false;
-            }
-            _ => {}
-        }
-        if space.has_all_workers || desk.spaces.see(id) != Some(Sources::Several) {
-            return;
-        }
-        let others = (0..self.busy.len()).filter(|&worker| worker != desk.number);
-        let Some(free) = others.min_by_key(|&worker| self.busy[worker]) else { return };
-        if now.saturating_duration_since(self.busy[free]) < FREE_AFTER {
-            return;
-        }
-        // The worker may be on the processor of a thread that does not wait. It moves to this
-        // one's.
-        drop(self.pager.sched.turns.each()[free].wait());
-        let token = Token::Userfaultfd(id).data();
-        // Two workers have it for a moment: never none.
-        if epoll::add(&self.epolls[free], uffd, token, epoll::EventFlags::IN).is_ok() {
-            self.take_from_workers(uffd, Some(free));
-            self.busy[free] = now;
-            desk.company.leave();
-        }
-    }
-
-    /// Has all workers read a userfaultfd that one has; whether more than one do. For a fault, the
-    /// kernel wakes both of two workers, because one may be where no processor is free for it. Of
-    /// more than two, the kernel wakes one.
-    fn give_to_all(&self, has_it: usize, id: u32, uffd: &Userfaultfd) -> bool {
-        let token = || Token::Userfaultfd(id).data();
-        let workers = self.busy.len();
-        let mut flags = epoll::EventFlags::IN;
-        flags.set(epoll::EventFlags::EXCLUSIVE, workers > 2);
-        let started = self.epolls.iter().take(workers).enumerate();
-        let others = started.filter(|(worker, _)| *worker != has_it);
-        let given = others.filter(|(_, epoll)| epoll::add(epoll, uffd, token(), flags).is_ok());
-        if given.count() == 0 {
-            return false; // there are no others, or the kernel has no memory
-        }
-        let own = &self.epolls[has_it];
-        // The kernel does not change the wake-up of a registered descriptor.
-        let _ = epoll::delete(own, uffd).and_then(|()| epoll::add(own, uffd, token(), flags));
-        true
-    }
-
     /// Whether a thread of another address space waits for its wake-up.
     fn wakes_others_than(&self, space: u32) -> bool {
-        if self.to_wake.is_empty() {
+        if self.wake_ups.is_empty() {
             return false;
         }
-        let own = self.spaces.get(&space).map(|space| Arc::clone(&lock(space).uffd));
-        let is_own = |uffd| own.as_ref().is_some_and(|own| Arc::ptr_eq(own, uffd));
-        !self.to_wake.iter().all(|(uffd, _)| is_own(uffd))
-    }
-
-    /// Takes an address space from all workers but one.
-    pub(super) fn take_from_workers(&self, uffd: &Userfaultfd, but: Option<usize>) {
-        for (worker, epoll) in self.epolls.iter().enumerate() {
-            if Some(worker) != but {
-                let _ = epoll::delete(epoll, uffd); // most do not have it
-            }
-        }
+        let own = self.spaces.get(space).map(|space| Arc::clone(&lock(space).uffd));
+        self.wake_ups.has_other_than(own.as_ref())
     }
 }
 
 #[derive(Debug)]
 struct Worker {
     workers: Arc<Workers>,
-    desk: WorkerState,
+    state: WorkerState,
     /// Address spaces that could not be read in time.
     deferred: BTreeSet<u32>,
     /// Work is left that no descriptor reports.
@@ -254,23 +123,23 @@ impl Worker {
     /// The worker that is the calling thread.
     fn new(workers: Arc<Workers>, number: usize) -> Worker {
         let turns = Arc::clone(&workers.pager.sched.turns.each()[number]);
-        let company = Company::new(Arc::clone(&turns));
-        let desk = WorkerState {
+        let affinity = Affinity::new(Arc::clone(&turns));
+        let state = WorkerState {
             number,
-            company,
+            affinity,
             turns,
-            spaces: SourceMix::default(),
-            to_wake: Vec::new(),
+            sources: SourceMix::default(),
+            wake_ups: WakeUps::default(),
         };
-        Worker { workers, desk, deferred: BTreeSet::new(), is_busy: false }
+        Worker { workers, state, deferred: BTreeSet::new(), is_busy: false }
     }
 
     /// Answers until the end of the run.
     fn run(mut self) -> io::Result<()> {
         let workers = Arc::clone(&self.workers);
         let _raised = workers.pager.sched.raised.raise_this();
-        self.desk.turns.start();
-        let epoll = &workers.epolls[self.desk.number];
+        self.state.turns.start();
+        let epoll = &workers.epolls[self.state.number];
         let mut events = [const { MaybeUninit::uninit() }; 64];
         let mut looked = Instant::now();
         while !workers.pager.wakers.is_stopping() {
@@ -286,13 +155,13 @@ impl Worker {
                 match Token::of(event.data) {
                     Token::Listener => workers.admit(workers.entrance.accept()),
                     Token::Door(id) => {
-                        let arrival = workers.lock().knocked(id);
+                        let arrival = workers.lock().helpers.take_sent(id);
                         if let Some(arrival) = arrival {
                             workers.admit(workers.entrance.check(arrival));
                         }
                     }
-                    Token::Left(id) => {
-                        workers.lock().hear_left(id);
+                    Token::Orphan(id) => {
+                        workers.lock().orphans.read(id);
                         self.is_busy = true; // it may end
                     }
                     Token::Wake => {
@@ -308,24 +177,24 @@ impl Worker {
             if self.is_busy || !helpers.is_empty() {
                 self.go_on(helpers);
             }
-            if self.desk.number == 0 && looked.elapsed() >= Duration::from_secs(1) {
+            if self.state.number == 0 && looked.elapsed() >= Duration::from_secs(1) {
                 looked = Instant::now();
                 workers.lock().look_after_ends();
             }
         }
-        if self.desk.number == 0 {
-            self.leave_all();
+        if self.state.number == 0 {
+            self.release_all();
         }
         Ok(())
     }
 
     /// Releases the memory of ended programs once no reader has it: for process_vm_readv of
     /// another process missing pages would read as zeros.
-    fn leave_all(&self) {
+    fn release_all(&self) {
         let since = Instant::now();
         loop {
             let mut server = self.workers.lock();
-            if server.leave_all() || since.elapsed() >= END_MAX {
+            if server.orphan_all() || since.elapsed() >= END_MAX {
                 return;
             }
             drop(server);
@@ -357,9 +226,9 @@ impl Worker {
                 continue; // there may be more
             }
             if count == 0 && turn == 1 {
-                self.desk.company.goes_on();
+                self.state.affinity.note_running_on();
             }
-            if count == 0 || !self.desk.company.gives_way() {
+            if count == 0 || !self.state.affinity.gives_way() {
                 return;
             }
         }
@@ -369,45 +238,27 @@ impl Worker {
     /// is gone.
     fn answer(&mut self, id: u32) -> Option<Result<usize, Unread>> {
         let mut server = self.workers.lock();
-        let shared = server.spaces.get(&id).cloned()?;
-        let answered = server.answer(&mut self.desk, id, &shared);
+        let shared = server.spaces.get(id).cloned()?;
+        let answered = server.answer(&mut self.state, id, &shared);
         self.is_busy |= server.is_busy();
-        self.desk.wake(server);
-        Some(answered.map(|Answered { count, drawn }| {
-            drop(drawn); // once it is woken
+        self.state.wake(server);
+        Some(answered.map(|Answered { count, guard }| {
+            drop(guard); // once it is woken
             count
         }))
     }
 
     /// Reads messages of helpers, and continues work that could not be done at once.
     fn go_on(&mut self, helpers: Vec<u32>) {
-        self.workers.lock().hear_all(helpers);
+        self.workers.lock().hear_helpers(helpers);
         std::mem::take(&mut self.deferred).into_iter().for_each(|id| self.read(id));
         let mut server = self.workers.lock();
         server.go_on();
         self.is_busy = server.is_busy() || !self.deferred.is_empty();
-        if server.wakes_others_than(self.desk.spaces.last()) {
+        if server.wakes_others_than(self.state.sources.last()) {
             // The faulting thread of this worker runs before these are woken.
-            self.desk.company.leave();
+            self.state.affinity.leave();
         }
-        self.desk.wake(server);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_of_one_space_in_a_row_are_one() {
-        let [a, b] = [Arc::new('a'), Arc::new('b')];
-        let mut to_wake: Vec<(Arc<char>, Range<u64>)> =
-            [(&a, 5..6), (&a, 1..2), (&b, 7..9), (&b, 7..8), (&a, 3..4)]
-                .map(|(space, range)| (Arc::clone(space), range))
-                .into();
-        join_ranges(&mut to_wake);
-        let joined: Vec<(char, Range<u64>)> =
-            to_wake.into_iter().map(|(space, range)| (*space, range)).collect();
-        assert_eq!(joined, [('a', 1..6), ('b', 7..9), ('a', 3..4)]);
+        self.state.wake(server);
     }
 }

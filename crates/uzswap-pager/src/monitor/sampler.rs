@@ -14,8 +14,8 @@ use crate::fault::Workers;
 use crate::fork::pss_survey;
 use crate::monitor::{registrar, unmanaged, unmanaged_schedule};
 use crate::sched::cpu_share::{CpuSample, CpuShare};
-use crate::sched::priority::Watch;
 use crate::sched::run_queue::RunQueue;
+use crate::sched::watchdog::Watchdog;
 use uzswap_sys::process;
 
 /// Most programs have their helper by then.
@@ -46,7 +46,7 @@ pub(crate) struct Sampler {
     pager: Arc<Pager>,
     server: Arc<Workers>,
     /// Of each worker of the server.
-    turns: Vec<Watch>,
+    turns: Vec<Watchdog>,
     /// Of all workers but the first.
     workers: Vec<JoinHandle<io::Result<()>>>,
     registrars: Vec<JoinHandle<()>>,
@@ -65,7 +65,7 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     pub(crate) fn new(pager: Arc<Pager>, server: Arc<Workers>) -> Sampler {
-        let turns = pager.sched.turns.each().iter().map(|_| Watch::new()).collect();
+        let turns = pager.sched.turns.each().iter().map(|_| Watchdog::new()).collect();
         let share = Share::new(pager.sched.share_percent);
         Sampler {
             pager,
@@ -121,7 +121,7 @@ impl Sampler {
         let Sampler { pager, server, turns, .. } = self;
         let each = turns.iter_mut().zip(pager.sched.turns.each()).enumerate();
         let looks =
-            each.map(|(at, (register, turns))| register.look(turns, || server.is_asked(at)));
+            each.map(|(at, (register, turns))| register.check(turns, || server.is_asked(at)));
         looks.fold(false, |any, is_registered| any | is_registered)
     }
 

@@ -13,7 +13,7 @@ use crate::program::proc_text::{addresses, read_to_string};
 use crate::program::vmas::Mappings;
 use crate::range_set::RangeSet;
 use uzswap::page::PAGE_SIZE;
-use uzswap_sys::pagemap::{self, Found};
+use uzswap_sys::pagemap::{self, Found, Wanted};
 use uzswap_sys::process::compare_memory;
 use uzswap_sys::process_memory::ProcessMemory;
 
@@ -102,17 +102,16 @@ impl ProcessFiles {
 
     /// Whether there is a page at an address: resident, or in swap.
     pub(crate) fn is_there(&self, address: u64) -> io::Result<bool> {
-        let mut found = [Found::default(); 1];
         let range = address..address + PAGE_SIZE as u64;
-        Ok(pagemap::scan(&self.pagemap, range, &mut found, 0)?.0 > 0)
+        Ok(self.pages_in(range)? != RangeSet::new())
     }
 
     /// The first resident pages of a range, as runs, and the address to go on from.
     pub(crate) fn resident(&self, range: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
         let mut found = [Found::default(); FOUND_AT_ONCE];
-        let (count, walked_to) = pagemap::scan(&self.pagemap, range, &mut found, FOUND_PAGES_MAX)?;
-        let runs = found[..count].iter().filter(|run| !run.is_swapped());
-        Ok((runs.map(|run| run.start..run.end).collect(), walked_to))
+        let (count, walked_to) =
+            pagemap::scan(&self.pagemap, range, Wanted::Resident, &mut found, FOUND_PAGES_MAX)?;
+        Ok((found[..count].iter().map(|run| run.start..run.end).collect(), walked_to))
     }
 
     /// The same for exclusive pages.
@@ -144,38 +143,71 @@ impl ProcessFiles {
 
     /// Where in a range there are pages: resident, or in swap.
     pub(crate) fn pages_in(&self, range: Range<u64>) -> io::Result<RangeSet> {
-        let mut pages = RangeSet::default();
+        self.find_all(range, Wanted::Anonymous, |run| !run.is_marked())
+    }
+
+    /// Entries of a range that are not empty.
+    pub(crate) fn populated_in(&self, range: Range<u64>) -> io::Result<RangeSet> {
+        self.find_all(range, Wanted::Populated, |_| true)
+    }
+
+    /// Empty entries of a range with a marker.
+    pub(crate) fn marked_in(&self, range: Range<u64>) -> io::Result<RangeSet> {
+        self.find_all(range, Wanted::Marked, |_| true)
+    }
+
+    fn find_all(
+        &self,
+        range: Range<u64>,
+        wanted: Wanted,
+        is_one: impl Fn(&Found) -> bool,
+    ) -> io::Result<RangeSet> {
+        let mut all = RangeSet::default();
         let mut at = range.start;
         while at < range.end {
             let mut found = [Found::default(); FOUND_AT_ONCE];
-            let (count, walked_to) = pagemap::scan(&self.pagemap, at..range.end, &mut found, 0)?;
-            found[..count].iter().for_each(|run| pages.insert(run.start..run.end));
+            let (count, walked_to) =
+                pagemap::scan(&self.pagemap, at..range.end, wanted, &mut found, 0)?;
+            let runs = found[..count].iter().filter(|run| is_one(run));
+            runs.for_each(|run| all.insert(run.start..run.end));
+            if walked_to <= at {
+                break; // the memory is gone
+            }
             at = walked_to;
         }
-        Ok(pages)
+        Ok(all)
     }
 
     /// The addresses around one of them without a page and without a guard (MADV_GUARD_INSTALL),
-    /// which the kernel shows as a page in swap.
-    pub(crate) fn empty_around(&self, address: u64, range: Range<u64>) -> io::Result<Range<u64>> {
+    /// and markers of the range.
+    pub(crate) fn empty_around(
+        &self,
+        address: u64,
+        range: Range<u64>,
+    ) -> io::Result<(Range<u64>, RangeSet)> {
+        let mut marked = RangeSet::new();
         let mut found = [Found::default(); FOUND_AT_ONCE];
         let Range { mut start, mut end } = range;
-        let (count, walked_to) = pagemap::scan(&self.pagemap, start..end, &mut found, 0)?;
+        let (count, walked_to) =
+            pagemap::scan(&self.pagemap, start..end, Wanted::Anonymous, &mut found, 0)?;
         end = end.min(walked_to);
         for run in &found[..count] {
-            if run.start <= address {
+            if run.is_marked() {
+                marked.insert(run.start..run.end);
+            } else if run.start <= address {
                 start = run.end.min(address);
             } else {
                 end = end.min(run.start);
             }
         }
-        Ok(start..end)
+        Ok((start..end, marked))
     }
 
     /// Whether at most so few pages of a range are resident; `false` if the kernel does not tell.
     pub(crate) fn has_at_most(&self, range: Range<u64>, most: u64) -> bool {
         let mut found = [Found::default(); FOUND_AT_ONCE];
-        let scanned = pagemap::scan(&self.pagemap, range.clone(), &mut found, most + 1);
+        let scanned =
+            pagemap::scan(&self.pagemap, range.clone(), Wanted::Anonymous, &mut found, most + 1);
         scanned.is_ok_and(|(count, walked_to)| {
             let bytes: u64 = found[..count].iter().map(|run| run.end - run.start).sum();
             walked_to >= range.end && bytes <= most * PAGE_SIZE as u64

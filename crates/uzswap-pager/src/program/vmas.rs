@@ -105,12 +105,6 @@ impl Mappings {
         self.at(std::slice::from_ref(range)).is_ok_and(|found| found.iter().any(is_it))
     }
 
-    /// Whether there is any mapping in a range; or there may be, where the kernel does not tell.
-    pub(crate) fn has_some_in(&self, range: &Range<u64>) -> bool {
-        let next = maps::query(&self.0, range.start, &mut []);
-        next.map_or(true, |next| next.is_some_and(|next| next.range.start < range.end))
-    }
-
     /// The private mappings without a file in a range, cut to it, and the rights of each.
     pub(crate) fn rights_in(&self, range: Range<u64>) -> io::Result<Vec<(Range<u64>, Rights)>> {
         let by_query = self.rights_by_query(&range);
@@ -268,6 +262,8 @@ mod tests {
 
     use super::*;
 
+    const PAGE: u64 = PAGE_SIZE as u64;
+
     /// A process whose mappings do not change while it is looked at.
     struct Still(Child);
 
@@ -355,7 +351,7 @@ mod tests {
     fn rights_are_told_by_the_kernel_and_by_the_text() {
         let maps = "1000-3000 rw-p 00000000 00:00 0\n3000-4000 r-xp 00000000 00:00 0 [anon:x]\n\
                     4000-5000 rw-s 00000000 00:01 9\n6000-7000 ---p 00000000 00:00 0\n\
-                    7000-9000 rwxp 00000000 fe:00 7 /bin/sh\n";
+                    7000-7800 rw-s 00000000 00:00 0\n7800-9000 rwxp 00000000 fe:00 7 /bin/sh\n";
         let found = rights_in_text(maps, &(0x2000..0x8000));
         assert_eq!(found, [(0x2000..0x3000, 3), (0x3000..0x4000, 5), (0x6000..0x7000, 0)]);
         let still = Still::start();
@@ -367,6 +363,16 @@ mod tests {
         let first = text.lines().find_map(addresses).unwrap();
         assert_eq!(mappings.end_of(first.start).unwrap(), Some(first.end));
         assert_eq!(mappings.end_of(first.start - 1).unwrap(), None);
+        // Parts of a mapping, and what is beside it.
+        let all = mappings.rights_in(all).unwrap();
+        let (range, rights) = all.iter().find(|(range, _)| range.end - range.start > PAGE).unwrap();
+        let last = range.end - PAGE..range.end;
+        for part in [range.start..range.start + PAGE, last.clone()] {
+            assert_eq!(mappings.rights_in(part.clone()).unwrap(), [(part, *rights)]);
+        }
+        assert!(mappings.has_private(last).unwrap());
+        assert!(!mappings.has_private(first.start - PAGE..first.start).unwrap());
+        drop(still);
     }
 
     #[test]
@@ -408,5 +414,23 @@ mod tests {
             (0x9000..0xa000, false, false),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_stack_is_above_its_guard() {
+        let look = || {
+            let here = 0;
+            let here = std::ptr::from_ref(&here).addr() as u64;
+            let mappings = Mappings::new(File::open("/proc/thread-self/maps").unwrap());
+            let large = mappings.large().unwrap();
+            let stack = large.iter().find(|it| it.range.contains(&here)).unwrap();
+            assert!(stack.is_above_guard && !stack.has_no_access);
+            let Range { start, end } = stack.range;
+            let guard = start - PAGE..start;
+            assert!(mappings.has_no_access(&guard));
+            assert!(!mappings.has_no_access(&(guard.start..start + PAGE)));
+            assert!(!mappings.has_no_access(&(end - PAGE..end)));
+        };
+        std::thread::Builder::new().stack_size(4 << 20).spawn(look).unwrap().join().unwrap();
     }
 }

@@ -51,7 +51,7 @@ impl BatchStore {
         let mut space = lock(space);
         let mut stored = 0;
         space.fresh.see(done.slots_ahead, done.untouched.len());
-        done.untouched.into_iter().for_each(|staged| space.taken_back(staged));
+        space.drop_untouched(done.untouched);
         for (staged, slot) in done.slots {
             if space.stored(staged, slot) {
                 stored += 1;

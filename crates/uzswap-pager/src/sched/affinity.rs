@@ -35,7 +35,7 @@ const ELSEWHERE: Duration = Duration::from_micros(100);
 
 /// The affinity of a worker.
 #[derive(Debug)]
-pub(crate) struct Company {
+pub(crate) struct Affinity {
     turns: Arc<Turns>,
     /// The thread of the last fault, and how many of its faults were the last ones.
     thread: u32,
@@ -70,10 +70,10 @@ impl Drop for AffinityGuard {
     }
 }
 
-impl Company {
+impl Affinity {
     /// The affinity of a thread with the processors of the calling thread.
-    pub(crate) fn new(turns: Arc<Turns>) -> Company {
-        Company {
+    pub(crate) fn new(turns: Arc<Turns>) -> Affinity {
+        Affinity {
             turns,
             thread: 0,
             in_a_row: 0,
@@ -97,21 +97,21 @@ impl Company {
         let Some(anywhere) = self.anywhere else { return };
         let keeps_some = self.place.is_some() || self.is_of_several;
         if keeps_some && !self.turns.give_way() {
-            self.part(&anywhere);
+            self.move_anywhere(&anywhere);
         }
         self.woke = Instant::now();
     }
 
     /// Notes that the server goes on, and the woken thread has not faulted: shortly after the
     /// wake-up that means another processor.
-    pub(crate) fn goes_on(&mut self) {
+    pub(crate) fn note_running_on(&mut self) {
         self.has_missed = self.woke.elapsed() < ELSEWHERE;
     }
 
     /// Notes a fault of a thread whose process has a helper. Joins the processor of the thread if
     /// all faults come from it, and draws the thread here if it went away. Does nothing for an
     /// unknown thread.
-    pub(crate) fn keep(
+    pub(crate) fn follow(
         &mut self,
         thread: Option<u32>,
         process: Option<u32>,
@@ -123,7 +123,7 @@ impl Company {
             return None;
         };
         if thread != self.thread {
-            self.part(&anywhere);
+            self.move_anywhere(&anywhere);
             (self.thread, self.in_a_row) = (thread, 0);
         }
         self.in_a_row = self.in_a_row.saturating_add(1);
@@ -131,7 +131,7 @@ impl Company {
             return None;
         }
         if !self.learn_whether_to_give_way() {
-            self.part(&anywhere);
+            self.move_anywhere(&anywhere);
             return None;
         }
         // The kernel tells a thread's number in its own PID namespace. In another one, which the
@@ -163,7 +163,7 @@ impl Company {
 
     /// Notes a fault of one of several threads that fault in turn: gives way to all of them, if
     /// the server may.
-    pub(crate) fn keep_several(&mut self) {
+    pub(crate) fn follow_several(&mut self) {
         if !self.is_of_several {
             self.leave();
             self.is_of_several = self.learn_whether_to_give_way();
@@ -172,19 +172,20 @@ impl Company {
 
     /// Tries once whether the server may return from SCHED_IDLE; whether it may give way now.
     fn learn_whether_to_give_way(&mut self) -> bool {
-        *self.may_give_way.get_or_insert_with(process::may_return_from_idle) && !self.turns.is_fed()
+        *self.may_give_way.get_or_insert_with(process::may_return_from_idle)
+            && !self.turns.is_boosted()
     }
 
     /// Leaves the processor for work that takes longer than a fault.
     pub(crate) fn leave(&mut self) {
         if let Some(anywhere) = self.anywhere {
-            self.part(&anywhere);
+            self.move_anywhere(&anywhere);
         }
         (self.thread, self.in_a_row) = (0, 0);
     }
 
     /// Lets server and helper run anywhere.
-    fn part(&mut self, anywhere: &CpuSet) {
+    fn move_anywhere(&mut self, anywhere: &CpuSet) {
         (self.has_missed, self.is_of_several) = (false, false);
         self.turns.take_part();
         if self.place.take().is_some() {
@@ -227,13 +228,13 @@ mod tests {
         Other { number: start.recv().unwrap(), _end: end }
     }
 
-    /// Company that may be kept, all processors, a thread to keep it with, and this one in the
-    /// place of its helper.
-    fn company() -> Option<(Company, CpuSet, Other, Option<u32>)> {
-        let company = Company::new(Arc::default());
-        let all = company.anywhere?; // one processor: nothing to choose
+    /// An affinity that may follow a thread, all processors, a thread to follow, and this thread as
+    /// its helper.
+    fn followed() -> Option<(Affinity, CpuSet, Other, Option<u32>)> {
+        let affinity = Affinity::new(Arc::default());
+        let all = affinity.anywhere?; // one processor: nothing to choose
         let own = Some(raw(rustix::thread::gettid()));
-        process::may_return_from_idle().then(|| (company, all, other(), own))
+        process::may_return_from_idle().then(|| (affinity, all, other(), own))
     }
 
     fn raw(thread: Pid) -> u32 {
@@ -250,79 +251,79 @@ mod tests {
 
     #[test]
     fn a_thread_of_another_process_is_left_alone() {
-        let mut company = Company::new(Arc::default());
-        let Some(all) = company.anywhere else { return }; // one processor: nothing to choose
+        let mut affinity = Affinity::new(Arc::default());
+        let Some(all) = affinity.anywhere else { return }; // one processor: nothing to choose
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         let stranger = Pid::from_child(&child);
         let own = Some(raw(rustix::thread::gettid()));
         for _ in 0..2 * FAULTS_IN_A_ROW {
-            company.woke = Instant::now() + ELSEWHERE;
-            company.goes_on();
-            assert!(company.keep(Some(raw(stranger)), this_process(), own).is_none());
+            affinity.woke = Instant::now() + ELSEWHERE;
+            affinity.note_running_on();
+            assert!(affinity.follow(Some(raw(stranger)), this_process(), own).is_none());
         }
-        assert!(company.place.is_none());
+        assert!(affinity.place.is_none());
         assert_eq!((count(None), count(Some(stranger))), (all.count(), all.count()));
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
     #[test]
-    fn a_thread_is_kept_company_while_it_alone_faults() {
-        let Some((mut company, all, other, own)) = company() else { return };
+    fn a_thread_is_followed_while_it_alone_faults() {
+        let Some((mut affinity, all, other, own)) = followed() else { return };
         for _ in 1..FAULTS_IN_A_ROW {
-            assert!(company.keep(Some(raw(other.number)), this_process(), own).is_none());
-            company.give_way();
-            assert!(!company.gives_way());
+            assert!(affinity.follow(Some(raw(other.number)), this_process(), own).is_none());
+            affinity.give_way();
+            assert!(!affinity.gives_way());
         }
-        company.keep(Some(raw(other.number)), this_process(), own);
-        company.give_way();
-        assert!(company.gives_way());
+        affinity.follow(Some(raw(other.number)), this_process(), own);
+        affinity.give_way();
+        assert!(affinity.gives_way());
         assert_eq!((count(None), count(Some(other.number))), (1, all.count()));
         // It runs here, and then it went away.
-        company.woke = Instant::now() - ELSEWHERE;
-        company.goes_on();
-        assert!(company.keep(Some(raw(other.number)), this_process(), own).is_none());
-        company.woke = Instant::now() + ELSEWHERE;
-        company.goes_on();
-        let drawn = company.keep(Some(raw(other.number)), this_process(), own);
+        affinity.woke = Instant::now() - ELSEWHERE;
+        affinity.note_running_on();
+        assert!(affinity.follow(Some(raw(other.number)), this_process(), own).is_none());
+        affinity.woke = Instant::now() + ELSEWHERE;
+        affinity.note_running_on();
+        let guard = affinity.follow(Some(raw(other.number)), this_process(), own);
         if process::run_first().is_ok() {
-            assert!(drawn.is_some());
+            assert!(guard.is_some());
             assert_eq!(count(Some(other.number)), 1);
         }
-        drop(drawn);
+        drop(guard);
         assert_eq!(count(Some(other.number)), all.count());
-        assert!(company.keep(Some(raw(other.number)), this_process(), own).is_none());
+        assert!(affinity.follow(Some(raw(other.number)), this_process(), own).is_none());
         // One that is not known, or another one: back to where all was.
-        company.keep(None, None, None);
-        assert!(!company.gives_way());
+        affinity.follow(None, None, None);
+        assert!(!affinity.gives_way());
         assert_eq!(count(None), all.count());
-        company.keep(Some(raw(other.number) + 1), this_process(), own);
-        assert!(!company.gives_way());
+        affinity.follow(Some(raw(other.number) + 1), this_process(), own);
+        assert!(!affinity.gives_way());
         assert_eq!(count(None), all.count());
     }
 
     #[test]
-    fn several_threads_are_kept_company_anywhere() {
-        let Some((mut company, all, other, own)) = company() else { return };
+    fn several_threads_are_followed_anywhere() {
+        let Some((mut affinity, all, other, own)) = followed() else { return };
         for _ in 0..FAULTS_IN_A_ROW {
-            company.keep(Some(raw(other.number)), this_process(), own);
+            affinity.follow(Some(raw(other.number)), this_process(), own);
         }
-        company.give_way();
-        assert!(company.gives_way());
+        affinity.give_way();
+        assert!(affinity.gives_way());
         assert_eq!(count(None), 1);
         for _ in 0..2 {
-            company.keep_several();
-            company.give_way();
-            assert!(company.gives_way());
+            affinity.follow_several();
+            affinity.give_way();
+            assert!(affinity.gives_way());
             assert_eq!(count(None), all.count());
         }
         // The same thread, and now by itself.
-        company.keep(Some(raw(other.number)), this_process(), own);
-        company.give_way();
-        assert!(!company.gives_way());
-        company.keep_several();
-        company.leave();
-        company.give_way();
-        assert!(!company.gives_way());
+        affinity.follow(Some(raw(other.number)), this_process(), own);
+        affinity.give_way();
+        assert!(!affinity.gives_way());
+        affinity.follow_several();
+        affinity.leave();
+        affinity.give_way();
+        assert!(!affinity.gives_way());
     }
 }

@@ -194,4 +194,49 @@ mod tests {
         // The supervisor still owes the time that it used then.
         assert!(!see(300, CONTENDED));
     }
+
+    /// Has a supervisor that may take half of two processors use 2.5 of them, for so many periods
+    /// of each sample. Whether it ran at raised priority after each of the last ones.
+    fn raised_after(phases: &[(u64, CpuSample)]) -> Vec<bool> {
+        let start = Instant::now();
+        let mut share = CpuShare::new(50, 2, start);
+        let (mut period, mut raised) = (0, Vec::new());
+        for &(periods, sample) in phases {
+            raised.clear();
+            for _ in 0..periods {
+                period += 1;
+                let used = || Duration::from_millis(250 * period);
+                raised.push(share.see(start + Duration::from_millis(100 * period), sample, used));
+            }
+        }
+        raised
+    }
+
+    #[test]
+    fn the_credit_of_a_second_is_used_up_and_saved_again() {
+        // In a period the credit of one second loses 0.15 s, and gains 0.1 s without priority.
+        let expected: Vec<bool> = (1..=18).map(|period| period < 7 || period == 18).collect();
+        assert_eq!(raised_after(&[(18, CONTENDED)]), expected);
+        // No more is saved, and only contention with others is paid for.
+        assert_eq!(raised_after(&[(100, IDLE), (18, CONTENDED)]), expected);
+        assert_eq!(raised_after(&[(100, ALONE), (18, CONTENDED)]), expected);
+    }
+
+    #[test]
+    fn half_of_the_samples_of_a_period_are_contention() {
+        let in_vain = CpuSample { is_in_vain: true, ..CONTENDED };
+        let calm = CpuSample { is_contended: false, ..in_vain };
+        for (contended, is_raised) in [(1, true), (2, false), (3, false)] {
+            let start = Instant::now();
+            let mut share = CpuShare::new(50, 2, start);
+            let mut see = |sample: u64, is_contended| {
+                let sample_at = start + Duration::from_millis(25 * sample);
+                share.see(sample_at, if is_contended { in_vain } else { calm }, || Duration::ZERO)
+            };
+            assert!((1..4).all(|sample| see(sample, sample <= contended)));
+            assert_eq!(see(4, false), is_raised, "{contended} of 4");
+        }
+        // Each period counts its own samples.
+        assert_eq!(raised_after(&[(10, in_vain), (1, calm)]), [true]);
+    }
 }

@@ -8,3 +8,4 @@ pub(crate) mod priority;
 pub(crate) mod raised;
 pub(crate) mod run_queue;
 pub(crate) mod source_mix;
+pub(crate) mod watchdog;

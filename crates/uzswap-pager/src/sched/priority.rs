@@ -1,9 +1,8 @@
-//! Turns of the server's threads, and a guard against their starvation.
+//! The priority of the server's threads, turn by turn.
 //!
-//! Beside the faulting thread the server runs under SCHED_IDLE ([`crate::sched::affinity`]). Other
-//! threads may keep that processor busy. If the sampler sees a waiting message, and no turn has
-//! begun or ended since its last look, it raises the server to normal priority for a while. Each
-//! thread of the server has turns of its own.
+//! Beside the faulting thread the server runs under SCHED_IDLE ([`crate::sched::affinity`]), but at
+//! normal priority while another thread waits for its locks, or while a
+//! [`crate::sched::watchdog`] boosts it. Each thread of the server has turns of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -14,22 +13,12 @@ use rustix::thread::gettid;
 use crate::locks::{Guard, Lock, Rank};
 use uzswap_sys::process;
 
-/// Looks at which it had the same to do, after which it starves: some 5 ms. The evictor and the
-/// helper keep its processor for one or two now and then.
-const LOOKS: u32 = 5;
-
-/// How long the server runs as others do after it has starved: twice as long each time, and as at
-/// first where it did not for long.
-const FED_MIN: Duration = Duration::from_secs(1);
-const FED_MAX: Duration = Duration::from_secs(60);
-const FORGIVEN_AFTER: Duration = Duration::from_secs(10);
-
 /// How long a lock is tried before it is slept for: a fault is served in less. And pauses of the
 /// processor between two tries.
 const SOON: Duration = Duration::from_micros(20);
 const TRIES_EVERY: u32 = 8;
 
-/// Those of all threads of the server.
+/// The turns of all threads of the server.
 #[derive(Debug)]
 pub(crate) struct AllTurns(Vec<Arc<Turns>>);
 
@@ -83,18 +72,18 @@ fn lock_soon<T, const RANK: Rank>(lock: &Lock<T, RANK>) -> Option<Guard<'_, T, R
     None
 }
 
-/// What a thread of the server and the sampler know of it.
+/// The turns and the priority of one thread of the server.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     /// The server's thread.
     thread: AtomicU32,
     /// Turns begun and ended: odd while there is one.
     count: AtomicU64,
-    /// It runs when nobody else would.
+    /// The thread runs under SCHED_IDLE.
     gives_way: AtomicBool,
-    /// It may not now.
-    is_fed: AtomicBool,
-    /// It runs before all others, for some microseconds.
+    /// The thread has starved, and runs at normal priority for a while.
+    is_boosted: AtomicBool,
+    /// The thread runs before all others, for some microseconds.
     goes_first: AtomicBool,
     /// The supervisor's share of the processors is used up, so it may not.
     may_not_go_first: AtomicBool,
@@ -120,9 +109,27 @@ impl Turns {
         self.gives_way.load(Ordering::Relaxed)
     }
 
-    /// Whether the server is to run as others do for a while.
-    pub(crate) fn is_fed(&self) -> bool {
-        self.is_fed.load(Ordering::Relaxed)
+    /// Turns begun and ended.
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether the server runs at normal priority for a while.
+    pub(crate) fn is_boosted(&self) -> bool {
+        self.is_boosted.load(Ordering::Relaxed)
+    }
+
+    /// Has the server run at normal priority until [`Turns::end_boost`].
+    pub(super) fn boost(&self) {
+        self.is_boosted.store(true, Ordering::Relaxed);
+        // This before it is so: the server may set both at the same time, and may believe to run
+        // as others do only if it does.
+        self.gives_way.store(false, Ordering::Relaxed);
+        let _ = process::run_when_idle(Some(self.thread.load(Ordering::Relaxed)), false);
+    }
+
+    pub(super) fn end_boost(&self) {
+        self.is_boosted.store(false, Ordering::Relaxed);
     }
 
     /// From now on the server, which calls this and has locked nothing, runs when nobody else
@@ -131,7 +138,7 @@ impl Turns {
         if self.gives_way() || self.goes_first.load(Ordering::Relaxed) {
             return true; // or will be, once it goes on
         }
-        if self.is_fed() {
+        if self.is_boosted() {
             return false;
         }
         self.gives_way.store(true, Ordering::SeqCst);
@@ -212,117 +219,5 @@ pub(crate) struct Waits<'a>(&'a Turns);
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// The sampler's look at them.
-#[derive(Debug)]
-pub(crate) struct Watch {
-    /// The count when something was to be answered, and looks since.
-    asked: Option<(u64, u32)>,
-    fed_until: Option<Instant>,
-    fed_for: Duration,
-    /// When it starved last.
-    last: Option<Instant>,
-}
-
-impl Watch {
-    pub(crate) fn new() -> Watch {
-        Watch { asked: None, fed_until: None, fed_for: FED_MIN, last: None }
-    }
-
-    /// Looks whether the server starves; `is_asked` says whether something waits to be read by it.
-    /// `true` where it is to be looked again soon.
-    pub(crate) fn look(&mut self, turns: &Turns, is_asked: impl FnOnce() -> bool) -> bool {
-        if self.fed_until.is_some_and(|until| Instant::now() >= until) {
-            self.fed_until = None;
-            turns.is_fed.store(false, Ordering::Relaxed);
-        }
-        let count = turns.count.load(Ordering::Relaxed);
-        if !turns.gives_way() || (count.is_multiple_of(2) && !is_asked()) {
-            self.asked = None;
-            return false;
-        }
-        let looks = self.asked.filter(|asked| asked.0 == count).map_or(1, |asked| asked.1 + 1);
-        self.asked = Some((count, looks));
-        if looks > LOOKS {
-            self.feed(turns);
-        }
-        true
-    }
-
-    /// Has the server run as others do for a while.
-    fn feed(&mut self, turns: &Turns) {
-        self.asked = None;
-        turns.is_fed.store(true, Ordering::Relaxed);
-        // This before it is so: the server may set both at the same time, and may believe to run
-        // as others do only if it does.
-        turns.gives_way.store(false, Ordering::Relaxed);
-        let _ = process::run_when_idle(Some(turns.thread.load(Ordering::Relaxed)), false);
-        let now = Instant::now();
-        let is_forgiven = self.last.is_none_or(|last| now - last > FORGIVEN_AFTER + self.fed_for);
-        self.fed_for = if is_forgiven { FED_MIN } else { (self.fed_for * 2).min(FED_MAX) };
-        self.fed_until = Some(now + self.fed_for);
-        self.last = Some(now);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_that_starves_is_fed() {
-        if !process::may_return_from_idle() {
-            return; // this thread would stay so
-        }
-        let (turns, mut register) = (Turns::default(), Watch::new());
-        turns.start();
-        assert!(turns.give_way() && turns.gives_way());
-        // Nothing to do; then something, and it is done.
-        assert!(!register.look(&turns, || false));
-        assert!(register.look(&turns, || true));
-        turns.begin();
-        assert!(register.look(&turns, || false));
-        turns.end();
-        assert!(!register.look(&turns, || false));
-        assert!(turns.gives_way());
-        // In the middle of a turn all the time.
-        turns.begin();
-        assert!((0..LOOKS).all(|_| register.look(&turns, || false) && turns.gives_way()));
-        register.look(&turns, || false);
-        assert!(!turns.gives_way());
-        turns.end();
-        assert!(!turns.give_way(), "it is fed still");
-        register.fed_until = Some(Instant::now());
-        register.look(&turns, || true);
-        // Asked, and no turn all the time.
-        assert!(turns.give_way());
-        assert!((0..LOOKS).all(|_| register.look(&turns, || true) && turns.gives_way()));
-        register.look(&turns, || true);
-        assert!(!turns.gives_way());
-        assert_eq!(register.fed_for, FED_MIN * 2);
-        // Somebody waits for it: it may give way again at once, but not with anything locked.
-        register.fed_until = Some(Instant::now());
-        register.look(&turns, || false);
-        assert!(turns.give_way());
-        let waits = turns.wait();
-        assert!(!turns.gives_way());
-        turns.take_part_if_awaited();
-        assert!(turns.give_way() && turns.gives_way());
-        std::thread::scope(|scope| drop(scope.spawn(|| turns.take_part_if_awaited())));
-        assert!(turns.gives_way(), "another thread has locked something");
-        turns.take_part_if_awaited();
-        assert!(!turns.gives_way());
-        drop(waits);
-        assert!(turns.give_way());
-        turns.take_part_if_awaited();
-        assert!(turns.gives_way());
-        if turns.go_first() {
-            drop(turns.wait());
-            turns.go_on();
-            assert!(!turns.gives_way());
-        }
-        turns.take_part();
     }
 }

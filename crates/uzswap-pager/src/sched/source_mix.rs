@@ -75,4 +75,17 @@ mod tests {
         see(&[2]);
         assert_eq!(see(&sources), Some(Sources::One));
     }
+
+    #[test]
+    fn eight_changes_in_32_faults_are_several_sources_and_two_are_one() {
+        let (one, several) = (Some(Sources::One), Some(Sources::Several));
+        for (changes, expected) in
+            [(0, one), (2, one), (3, None), (7, None), (8, several), (32, several)]
+        {
+            let mut mix = SourceMix::default();
+            let mut see = |fault: u32| mix.see(fault.min(changes));
+            assert!((1..32).all(|fault| see(fault).is_none()), "{changes}");
+            assert_eq!(see(32), expected, "{changes}");
+        }
+    }
 }

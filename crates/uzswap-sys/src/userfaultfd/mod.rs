@@ -200,12 +200,14 @@ impl Userfaultfd {
         self.fill(abi::ZEROPAGE, range, wake)
     }
 
-    /// Makes a touch of missing pages end with `SIGBUS`.
+    /// Makes a touch of missing pages end with `SIGBUS`, and ends the write protection of the range:
+    /// the kernel poisons no entry with a marker.
     ///
     /// # Errors
     ///
     /// [`Stopped`]; `EINVAL` before Linux 6.6.
     pub fn poison(&self, range: Range<u64>, wake: bool) -> Result<(), Stopped> {
+        let _ = self.write_unprotect(range.clone(), false); // it may not be registered for that
         self.fill(abi::POISON, range, wake)
     }
 

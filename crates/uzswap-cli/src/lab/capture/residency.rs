@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use uzswap::page::PAGE_SIZE;
-use uzswap_sys::pagemap::{self, Found};
+use uzswap_sys::pagemap::{self, Found, Wanted};
 
 /// Runs of pages asked for in one look.
 const RUNS: usize = 1 << 10;
@@ -121,7 +121,8 @@ impl PageMap {
         let mut found = [Found::default(); RUNS];
         let mut at = addresses.start;
         while at < addresses.end {
-            let (runs, next) = pagemap::scan(&self.file, at..addresses.end, &mut found, 0)?;
+            let range = at..addresses.end;
+            let (runs, next) = pagemap::scan(&self.file, range, Wanted::Anonymous, &mut found, 0)?;
             for run in &found[..runs] {
                 let run_addresses = run.start..run.end;
                 if run.is_swapped() {

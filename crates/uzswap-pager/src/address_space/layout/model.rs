@@ -1,18 +1,15 @@
-//! A model of the kernel, and of a program whose threads change mappings, which the supervisor is
-//! told in any order: whenever nothing is untold, what is known of each page is what is true.
+//! A model of the kernel, and of a program whose threads change mappings. The supervisor reads their
+//! events in any order. Whenever no event is pending, its table must be right for each page.
 //!
-//! A step of a thread is what it does under the lock of the mappings; or that it begins to tell of
-//! it; or that it goes on once that was read. Between those come steps of others, and of the
-//! supervisor: pages leave, messages are read, and what is new is registered.
-//!
-//! Without forks; and a thread does not move what is registered and not noted to be: when something
-//! else has come there, nothing tells which of them it was.
+//! A step of a thread is one of three: a change under the lock of the mappings, the begin of its
+//! event, or the return after the event was read. Steps of other threads and of the supervisor come
+//! between them: it evicts pages, reads events, and registers new memory. Without forks.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use super::{AddressSpace, Kernel, PAGE, RangeSet, UNKNOWN};
-use crate::page_table::{Entry, Place};
+use super::{AddressSpace, Change, Kernel, PAGE, RangeSet, runs_of};
+use crate::page_table::{Entry, Place, UNKNOWN};
 use crate::program::vmas::Mapping;
 
 /// Pages of address space: few, so that what one thread has given up is another's soon.
@@ -44,8 +41,10 @@ struct Page {
     is_registered: bool,
     /// What the program has there.
     content: u64,
-    /// What is in memory there, if anything is.
+    /// The content in memory, if a page is there.
     resident: Option<u64>,
+    /// An empty entry has the marker of an evicted page.
+    is_marked: bool,
 }
 
 /// The kernel's side.
@@ -101,29 +100,9 @@ impl Machine {
 }
 
 impl Kernel for Machine {
-    fn has_some_in(&self, range: &Range<u64>) -> bool {
-        !self.is_free(&places(range))
-    }
-
-    fn mapping_at(&self, at: u64) -> Option<Range<u64>> {
-        let all = self.mappings().into_iter().map(|range| addresses(&range));
-        all.into_iter().find(|range| range.contains(&at))
-    }
-
-    fn registered(&self) -> RangeSet {
-        let mut found = RangeSet::default();
-        let all = self.mappings().into_iter();
-        all.filter(|range| self.has_registered(range))
-            .for_each(|range| found.insert_apart(addresses(&range)));
-        found
-    }
-
-    fn pages_in(&self, range: &Range<u64>) -> Option<RangeSet> {
-        let mut found = RangeSet::default();
-        let is_there = |at: &usize| self.pages[*at].is_some_and(|page| page.resident.is_some());
-        let there = places(range).filter(is_there);
-        there.for_each(|at| found.insert(addresses(&(at..at + 1))));
-        Some(found)
+    fn marked_in(&self, range: Range<u64>) -> Option<RangeSet> {
+        let is_marked = |at: &usize| self.pages[*at].is_some_and(|page| page.is_marked);
+        Some(runs_of(places(&range).filter(is_marked).map(number)))
     }
 
     fn is_changing(&self) -> bool {
@@ -196,6 +175,12 @@ struct World {
     slots: u32,
     contents: u64,
     command: Vec<usize>,
+    /// Pages that the helper has moved, with their contents: the supervisor has not noted these.
+    moved: Vec<(usize, u64)>,
+    /// Slots of pages whose markers the kernel refused.
+    late: BTreeSet<u32>,
+    /// Pages whose content the supervisor does not know.
+    unknown: usize,
     registrar: Registrar,
     history: Vec<String>,
 }
@@ -220,6 +205,9 @@ impl World {
             slots: 0,
             contents: 0,
             command: Vec::new(),
+            moved: Vec::new(),
+            late: BTreeSet::new(),
+            unknown: 0,
             registrar: Registrar::default(),
             history: Vec::new(),
         }
@@ -333,7 +321,8 @@ impl World {
 
     fn fill(&mut self, range: Range<usize>, like: Page) {
         for at in range {
-            self.machine.pages[at] = Some(Page { content: 0, resident: None, ..like });
+            let fresh = Page { content: 0, resident: None, is_marked: false, ..like };
+            self.machine.pages[at] = Some(fresh);
         }
     }
 
@@ -345,7 +334,8 @@ impl World {
             Some(page) => page.mapping,
             None => self.machine.new_mapping(),
         };
-        let new = Page { mapping, is_registered: false, content: 0, resident: None };
+        let (content, resident) = (0, None);
+        let new = Page { mapping, is_registered: false, content, resident, is_marked: false };
         self.fill(range.clone(), new);
         range.for_each(|at| {
             if self.one_in(2) {
@@ -419,10 +409,6 @@ impl World {
             return; // of several mappings
         }
         let page = self.machine.pages[from.start].expect("mapped");
-        let is_registered = self.space.registered.outside(addresses(&from)).is_empty();
-        if page.is_registered && !is_registered {
-            return;
-        }
         let length = match self.one_in(2) {
             true => from.len(),
             false => 1 + self.below(LENGTH_MAX),
@@ -492,7 +478,7 @@ impl World {
             let old = self.machine.pages[from.start + offset.min(from.len() - 1)].expect("mapped");
             let new = match offset < from.len() {
                 true => Page { mapping, ..old },
-                false => Page { mapping, content: 0, resident: None, ..old },
+                false => Page { mapping, content: 0, resident: None, is_marked: false, ..old },
             };
             self.machine.pages[to + offset] = Some(new);
         }
@@ -521,7 +507,7 @@ impl World {
 
     fn drop_pages(&mut self, range: &Range<usize>) {
         for page in self.machine.pages[range.clone()].iter_mut().flatten() {
-            (page.content, page.resident) = (0, None);
+            *page = Page { content: 0, resident: None, is_marked: false, ..*page };
         }
     }
 
@@ -539,24 +525,41 @@ impl World {
         (page.content, page.resident) = (content, Some(content));
     }
 
-    /// A page is there then; `false` where it is not to be had now.
+    /// Fills a page; `false` if the supervisor cannot serve the fault now.
     fn fault(&mut self, at: usize) -> bool {
-        let page = self.machine.pages[at].expect("mapped");
-        if page.resident.is_none() {
-            let found = match self.space.table.get(number(at)).place {
-                _ if !page.is_registered => 0,
-                _ if self.machine.changing > 0 || self.is_locked => return false,
-                Place::Stored(slot) => self.kept.remove(&slot).expect("a slot that is kept"),
-                Place::Staged(_) | Place::Program => 0,
-            };
-            if page.is_registered {
-                self.space.returned(number(at), 0);
+        self.note_moved();
+        let mut page = self.machine.pages[at].expect("mapped");
+        if page.resident.is_some() {
+            return true;
+        }
+        let mut found = 0;
+        if page.is_registered {
+            if self.is_locked || !self.settle() {
+                return false;
             }
-            self.note(format!("fault at {at}: {found}"));
-            self.machine.pages[at] = Some(Page { resident: Some(found), ..page });
-            if found != page.content {
-                self.fail(&format!("page {at} has {found} and not {}", page.content));
+            page = self.machine.pages[at].expect("mapped");
+            let range = addresses(&(at..at + 1));
+            let place = self.space.table.get(number(at)).place;
+            match place {
+                Place::Stored(slot) if page.is_marked => {
+                    found = self.kept.remove(&slot).expect("a slot that is kept");
+                    self.late.remove(&slot);
+                }
+                Place::Stored(_) => {
+                    self.space.forget(range); // the program dropped it
+                    self.free_released();
+                }
+                _ if page.is_marked && !self.space.removing.contains(range.start) => {
+                    self.fail(&format!("page {at} was evicted, and is not known"));
+                }
+                Place::Staged(_) | Place::Program => {}
             }
+            self.space.returned(number(at), 0);
+        }
+        self.note(format!("fault at {at}: {found}"));
+        self.machine.pages[at] = Some(Page { resident: Some(found), is_marked: false, ..page });
+        if found != page.content {
+            self.fail(&format!("page {at} has {found} and not {}", page.content));
         }
         true
     }
@@ -567,37 +570,91 @@ impl World {
         if self.is_locked {
             return;
         }
+        self.note_moved();
         let read: Vec<(usize, Told)> = std::mem::take(&mut self.queue);
         for range in read.iter().flat_map(|(_, told)| told.ranges()) {
             self.command.retain(|at| !range.contains(at));
         }
-        let World { space, machine, .. } = self;
         for (_, told) in &read {
-            match told {
-                Told::Unmap(range) => space.unmapped_with(machine, addresses(range)),
-                Told::Remove(range) => space.removed(addresses(range)),
-                Told::Move(from, to) => {
-                    space.moved_with(machine, addresses(from), address(*to));
-                }
-            }
+            let change = match told {
+                Told::Unmap(range) => Change::Unmapped(addresses(range)),
+                Told::Remove(range) => Change::Dropped(addresses(range)),
+                Told::Move(from, to) => Change::Moved(addresses(from), address(*to)),
+            };
+            self.space.changed(change);
         }
-        space.settle_with(machine);
-        self.free_released();
+        self.settle();
         for (thread, told) in read {
             self.note(format!("read {told:?} of {thread}"));
             self.threads[thread].state = State::WasRead;
         }
     }
 
+    /// Applies changes, and marks the pages whose markers the kernel refused.
+    fn settle(&mut self) -> bool {
+        let is_settled = self.space.settle_with(&self.machine);
+        if is_settled {
+            self.poison();
+            for at in 0..PAGES {
+                if let Place::Stored(slot) = self.space.table.get(number(at)).place
+                    && self.late.remove(&slot)
+                {
+                    let page = self.machine.pages[at].as_mut();
+                    page.expect("an evicted page is mapped").is_marked = true;
+                }
+            }
+        }
+        self.free_released();
+        is_settled
+    }
+
+    /// Pages of unknown content raise a signal. Here they are zero from now on.
+    fn poison(&mut self) {
+        let unknown = std::mem::take(&mut self.space.poison_later);
+        for at in unknown.iter().flat_map(|range| places(&range)) {
+            if let Some(page) = &mut self.machine.pages[at]
+                && page.is_registered
+                && page.resident.is_none()
+            {
+                self.unknown += 1;
+                *page = Page { content: 0, resident: Some(0), is_marked: false, ..*page };
+            }
+        }
+    }
+
+    /// Notes the pages that the helper has moved (P3).
+    fn note_moved(&mut self) {
+        for (at, content) in std::mem::take(&mut self.moved) {
+            self.slots += 1;
+            self.kept.insert(self.slots, content);
+            let place = Place::Stored(self.slots);
+            self.space.table.set(number(at), Entry { place, ..UNKNOWN });
+            self.note(format!("{at} is evicted: {content}"));
+            if self.machine.changing > 0 {
+                self.space.mark_later(addresses(&(at..at + 1)));
+                self.late.insert(self.slots);
+            } else if let Some(page) = &mut self.machine.pages[at] {
+                page.is_marked = true;
+            }
+        }
+    }
+
     fn free_released(&mut self) {
         for slot in self.space.take_released() {
+            self.late.remove(&slot);
             self.kept.remove(&slot).expect("a slot that is kept");
         }
     }
 
-    /// A command is given, or carried out.
+    /// A command is given, carried out, or its result noted.
     fn leave(&mut self) {
+        if !self.moved.is_empty() {
+            return self.note_moved();
+        }
         if self.command.is_empty() {
+            if !self.settle() {
+                return;
+            }
             let AddressSpace { table, registered, left, removing, .. } = &self.space;
             let may_leave = |&at: &usize| {
                 let address = address(at);
@@ -616,12 +673,10 @@ impl World {
         }
         for at in std::mem::take(&mut self.command) {
             let Some(page) = &mut self.machine.pages[at] else { continue };
-            let Some(content) = page.resident.take() else { continue };
-            self.slots += 1;
-            self.kept.insert(self.slots, content);
-            let place = Place::Stored(self.slots);
-            self.space.table.set(number(at), Entry { place, ..UNKNOWN });
-            self.note(format!("{at} leaves: {content}"));
+            self.moved.extend(page.resident.take().map(|content| (at, content)));
+        }
+        if self.one_in(4) {
+            self.note_moved();
         }
     }
 
@@ -644,15 +699,11 @@ impl World {
             }
             Registrar::Looked(mappings) => {
                 self.is_locked = true;
-                let is_settled = machine.changing == 0;
+                let is_settled = machine.changing == 0 && space.is_settled();
                 if is_settled {
-                    space.settle_with(machine);
                     space.looks.changed = Some(RangeSet::default());
                 }
-                let mut parts = space.unregistered(mappings);
-                if !is_settled {
-                    space.leave_uncertain(&mut parts);
-                }
+                let parts = space.unregistered(mappings);
                 let parts = parts.into_iter().flat_map(|unregistered| unregistered.parts).collect();
                 Registrar::Registers { parts, registered: Vec::new(), is_settled }
             }
@@ -708,15 +759,10 @@ impl World {
                 slots.insert(slot);
             }
         });
-        let aside = self.space.elder.values();
-        slots.extend(aside.filter_map(|entry| match entry.place {
-            Place::Stored(slot) => Some(slot),
-            Place::Staged(_) | Place::Program => None,
-        }));
         if !slots.iter().eq(self.kept.keys()) {
             self.fail(&format!("slots {slots:?} are known, and kept {:?}", self.kept));
         }
-        if self.machine.changing > 0 {
+        if self.machine.changing > 0 || !self.space.is_settled() || !self.moved.is_empty() {
             return;
         }
         let is_dropped = |at: &usize| {
@@ -740,7 +786,9 @@ impl World {
                 Some(Page { resident: None, .. }) if known == Some(0) => Some(0),
                 Some(_) => None,
             };
-            if known != is {
+            // It moved there before the drop: its next fault shows that its marker is gone.
+            let has_gone = is.is_none() && self.space.removing.contains(address(at));
+            if known != is && !has_gone {
                 self.fail(&format!("of page {at}, {known:?} is known, and {is:?} is true"));
             }
             let is_registered = self.space.registered.contains(address(at));
@@ -775,21 +823,31 @@ impl World {
     }
 }
 
-/// Nor is it always: where all of what was there and of what has come has left, nothing tells which
-/// of them it is that moves, or was unmapped, and what is likely is not what is. That may be so in
-/// one of a thousand histories, in each of which there are hundreds of changes.
+/// Two moves to one place, with an unmap between, leave it unknown which of the two came last, if
+/// all pages of both were evicted. That is so in few of these histories; each has hundreds of
+/// changes.
 #[test]
-fn what_is_known_is_true_whenever_nothing_is_untold() {
+fn the_table_is_right_whenever_no_event_is_pending() {
     const HISTORIES: u64 = 10_000;
-    const UNTOLD_MAX: usize = 12;
-    let is_wrong = |seed: &u64| {
+    let histories = || of_environment("UZSWAP_MODEL_HISTORIES").unwrap_or(HISTORIES);
+    let (mut wrong, mut unknown) = (Vec::new(), 0);
+    for seed in 0..histories() {
         let history = || {
-            let mut world = World::new(*seed);
+            let mut world = World::new(seed);
             (0..600).for_each(|_| world.step());
             world.end();
+            world.unknown
         };
-        std::panic::catch_unwind(history).is_err()
-    };
-    let wrong: Vec<u64> = (0..HISTORIES).filter(is_wrong).collect();
-    assert!(wrong.len() <= UNTOLD_MAX, "{} are: {wrong:?}", wrong.len());
+        match std::panic::catch_unwind(history) {
+            Ok(pages) => unknown += u64::from(pages > 0),
+            Err(_) => wrong.push(seed),
+        }
+    }
+    println!("{unknown} histories with pages of unknown content");
+    assert!(wrong.is_empty(), "{} are wrong: {wrong:?}", wrong.len());
+    assert!(unknown * 20 <= histories(), "{unknown} histories leave pages unknown");
+}
+
+fn of_environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }

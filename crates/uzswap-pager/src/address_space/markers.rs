@@ -1,0 +1,199 @@
+//! Markers: the page table tells evicted pages from fresh ones.
+//!
+//! The supervisor write-protects the empty entry of each page that it evicts. The kernel keeps this
+//! marker when memory moves or forks. It drops the marker with the memory (`munmap`,
+//! `MADV_DONTNEED`), and when the page returns.
+//!
+//! - M1: the entry of an evicted page has a marker, or waits for it in `to_mark`.
+//! - M2: an entry with a marker is that of an evicted page, unless markers are `loose`.
+//!
+//! Both hold while no event is pending.
+
+use std::io;
+use std::ops::Range;
+
+use super::{AddressSpace, PAGE, pages};
+use crate::page_table::{Place, UNKNOWN};
+use crate::range_set::RangeSet;
+
+/// The state of markers.
+#[derive(Debug, Default)]
+pub(super) struct Markers {
+    /// Ranges with evicted pages whose markers the kernel refused while mappings changed.
+    to_mark: RangeSet,
+    /// Fresh entries may have markers: the kernel protected ranges of a child before its process
+    /// was known.
+    loose: bool,
+    #[cfg(debug_assertions)]
+    calls: u32,
+}
+
+impl Markers {
+    pub(super) fn bytes(&self) -> usize {
+        self.to_mark.bytes()
+    }
+
+    /// Notes that pages of some ranges have moved, evicted ones without markers with them.
+    pub(super) fn moved(&mut self, touched: &RangeSet, follow: impl Fn(u64) -> Option<u64>) {
+        let late: Vec<_> = touched.iter().flat_map(|it| self.to_mark.within(it)).collect();
+        late.iter().for_each(|part| self.to_mark.remove(part.clone()));
+        let followed = runs_of(late.into_iter().flat_map(pages).filter_map(follow));
+        self.to_mark.insert_all(&followed);
+    }
+}
+
+impl AddressSpace {
+    /// Marks entries whose pages were moved out.
+    pub(super) fn mark(&mut self, range: Range<u64>) {
+        // Other errors: the memory is gone.
+        if self.uffd.write_protect(range.clone()).is_err_and(|error| is_busy(&error)) {
+            self.mark_later(range);
+        }
+    }
+
+    /// Notes evicted pages whose markers the kernel refused.
+    pub(super) fn mark_later(&mut self, range: Range<u64>) {
+        self.markers.to_mark.insert(range);
+    }
+
+    /// Marks evicted pages whose markers the kernel refused.
+    pub(super) fn mark_late(&mut self) {
+        for part in std::mem::take(&mut self.markers.to_mark).iter() {
+            let evicted = runs_of(self.evicted_in(&part));
+            evicted.iter().for_each(|run| self.mark(run));
+        }
+    }
+
+    /// Ranges in which the kernel refused markers.
+    pub(super) fn late_markers(&self) -> &RangeSet {
+        &self.markers.to_mark
+    }
+
+    /// Whether the page of an address was evicted, and the kernel refused its marker.
+    pub(super) fn awaits_marker(&self, address: u64) -> bool {
+        self.markers.to_mark.contains(address)
+    }
+
+    pub(super) fn has_late_markers(&self) -> bool {
+        self.markers.to_mark != RangeSet::new()
+    }
+
+    /// Removes the markers of entries that count as fresh from now on.
+    pub(super) fn unmark(&mut self, fresh: &RangeSet) {
+        for run in fresh.iter() {
+            self.markers.loose |= self.uffd.write_unprotect(run, false).is_err();
+        }
+    }
+
+    /// Write-protects the pages of a range. Without the files of the process, empty entries get
+    /// markers, too.
+    pub(super) fn protect_pages(&mut self, range: Range<u64>) -> io::Result<()> {
+        let Some(Ok(populated)) = self.files.as_ref().map(|it| it.populated_in(range.clone()))
+        else {
+            self.markers.loose = true;
+            return self.uffd.write_protect(range);
+        };
+        populated.iter().try_for_each(|run| self.uffd.write_protect(run))
+    }
+
+    /// Ends the write protection of all pages, and leaves the markers of evicted ones.
+    pub(super) fn unprotect_all_pages(&mut self) {
+        let mut are_all = true;
+        for part in self.registered.iter() {
+            let mut start = part.start;
+            let ends = self.evicted_in(&part).map(|page| page * PAGE).chain([part.end]);
+            for end in ends {
+                if start < end {
+                    are_all &= self.uffd.write_unprotect(start..end, true).is_ok();
+                }
+                start = end + PAGE;
+            }
+        }
+        self.markers.loose &= !are_all;
+    }
+
+    /// The pages of a window in a row with `page` that are in the program: empty if `page` is
+    /// evicted.
+    pub(super) fn in_program_around(&self, page: u64, window: Range<u64>) -> Range<u64> {
+        let is_here = |page: &u64| self.table.get(*page).place == Place::Program;
+        let below = (window.start..page).rev().take_while(is_here).count() as u64;
+        let above = (page..window.end).take_while(is_here).count() as u64;
+        if above == 0 { page..page } else { page - below..page + above }
+    }
+
+    /// Whether a marker is that of an evicted page for certain. A page in swap looks the same while
+    /// it is write-protected.
+    pub(super) fn are_markers_strict(&self) -> bool {
+        !self.markers.loose && !self.protects
+    }
+
+    /// Panics if M1 or M2 does not hold, once in a number of calls: the kernel walks all pages for
+    /// it. The caller keeps the helper from moving pages.
+    #[cfg(debug_assertions)]
+    pub(crate) fn audit_markers_at_times(&mut self) {
+        const TIMES: u32 = 32;
+        self.markers.calls = self.markers.calls.wrapping_add(1);
+        if self.markers.calls.is_multiple_of(TIMES)
+            && let Some(wrong) = self.audit_markers()
+        {
+            panic!("{wrong}, of process {:?}", self.pid);
+        }
+    }
+
+    /// The first page for which M1 or M2 does not hold; `None` if an event is pending.
+    #[cfg(debug_assertions)]
+    fn audit_markers(&self) -> Option<String> {
+        let files = self.files.as_ref()?;
+        if self.markers.loose || !self.is_settled() || self.uffd.is_changing() {
+            return None;
+        }
+        let mut wrong = None;
+        for part in self.registered.iter() {
+            let marked = files.marked_in(part.clone()).ok()?;
+            let evicted = runs_of(self.evicted_in(&part));
+            let unmarked = evicted.without(&marked).without(&self.markers.to_mark);
+            let unmarked = unmarked.without(&self.removing);
+            let unknown = match self.are_markers_strict() {
+                true => marked.without(&evicted).without(&self.removing),
+                false => RangeSet::new(),
+            };
+            let first = unmarked.iter().next().map(|it| ("M1", it.start, "has no marker"));
+            let other = unknown.iter().next().map(|it| ("M2", it.start, "is not known as evicted"));
+            if let Some((rule, at, text)) = first.or(other) {
+                wrong = Some(format!("{rule}: the page at {at:#x} {text}"));
+                break;
+            }
+        }
+        // An event that came meanwhile explains it.
+        wrong.filter(|_| !self.uffd.is_changing() && !self.is_dead())
+    }
+
+    /// Drops staged pages that the server filled with zeros ahead of a touch, and that nobody
+    /// wrote: the next touch fills them again.
+    pub(crate) fn drop_untouched(&mut self, staged: Vec<u32>) {
+        let mut fresh = RangeSet::new();
+        for staged in staged {
+            let Some(owner) = self.staging.owners.take(staged) else { continue };
+            if self.table.get(owner).place == Place::Staged(staged) {
+                self.table.set(owner, UNKNOWN);
+                fresh.insert(owner * PAGE..(owner + 1) * PAGE);
+            }
+        }
+        match self.settle() {
+            true => self.unmark(&fresh),
+            false => self.markers.loose = true, // they may have moved
+        }
+    }
+}
+
+/// Whether the kernel refused because mappings change.
+pub(super) fn is_busy(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EAGAIN)
+}
+
+/// Addresses of pages, as runs.
+pub(super) fn runs_of(all: impl Iterator<Item = u64>) -> RangeSet {
+    let mut runs = RangeSet::new();
+    all.for_each(|page| runs.insert(page * PAGE..(page + 1) * PAGE));
+    runs
+}

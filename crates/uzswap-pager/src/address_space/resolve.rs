@@ -1,0 +1,485 @@
+//! Where evicted pages are after changes of mappings by several threads.
+//!
+//! The kernel reports changes in any order. Markers tell which entries are those of evicted pages,
+//! so the order matters only where memory moved: it decides which page is at which marker. This
+//! tries each order of the moves that touch each other, and takes the orders that explain the
+//! markers. A page on which these orders differ is unknown.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::range_set::RangeSet;
+
+/// A move of memory, by mremap(2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Move {
+    pub(super) from: Range<u64>,
+    pub(super) to: u64,
+    /// It may have come after the moment in question.
+    pub(super) is_optional: bool,
+}
+
+impl Move {
+    pub(super) fn into(&self) -> Range<u64> {
+        self.to..self.to + (self.from.end - self.from.start)
+    }
+
+    fn touches(&self, ranges: &RangeSet) -> bool {
+        ranges.has_some_of(&self.from) || ranges.has_some_of(&self.into())
+    }
+}
+
+/// Memory at addresses where other addresses had it before.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Piece {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// The address of its start before.
+    pub(super) was: u64,
+}
+
+impl Piece {
+    pub(super) fn at(&self) -> Range<u64> {
+        self.start..self.end
+    }
+
+    /// A part of it, by present addresses.
+    fn part(&self, at: &Range<u64>) -> Option<Piece> {
+        let (start, end) = (self.start.max(at.start), self.end.min(at.end));
+        (start < end).then(|| Piece { start, end, was: self.was + (start - self.start) })
+    }
+
+    /// Its parts that were in one of these ranges before, and the others.
+    fn split_by(&self, before: &RangeSet) -> (Vec<Piece>, Vec<Piece>) {
+        let part = |was: Range<u64>| {
+            let start = was.start - self.was + self.start;
+            Piece { start, end: start + (was.end - was.start), was: was.start }
+        };
+        let within = before.within(self.before()).map(part).collect();
+        (within, before.outside(self.before()).into_iter().map(part).collect())
+    }
+
+    /// Its addresses before.
+    pub(super) fn before(&self) -> Range<u64> {
+        self.was..self.was + (self.end - self.start)
+    }
+}
+
+/// Evicted pages before, markers now, and changes in between.
+#[derive(Debug)]
+pub(super) struct Evidence<'a> {
+    pub(super) evicted: &'a RangeSet,
+    /// Of the evicted pages: those without a marker, which the kernel refused.
+    pub(super) late: &'a RangeSet,
+    pub(super) marked: &'a RangeSet,
+    pub(super) moves: &'a [Move],
+    /// Ranges that were unmapped, each at once, if a limit or a sealed page did not prevent that.
+    pub(super) unmaps: &'a [Range<u64>],
+    /// Memory that was dropped or not copied, by its address before or now: its markers may be
+    /// gone.
+    pub(super) gone: &'a RangeSet,
+}
+
+/// An answer.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Resolved {
+    /// Markers whose pages are known.
+    pub(super) kept: Vec<Piece>,
+    /// Markers whose pages are not: several orders explain them.
+    pub(super) unknown: RangeSet,
+    /// Markers that no order explains.
+    pub(super) unexplained: RangeSet,
+    /// Some pages have no marker, and no event reports them as gone.
+    pub(super) has_losses: bool,
+}
+
+/// States that a search visits at most: five moves in a chain have 326 orders of subsets.
+const STATES_MAX: usize = 1 << 12;
+
+impl Evidence<'_> {
+    pub(super) fn resolve(&self) -> Resolved {
+        let mut resolved = Resolved::default();
+        let mut apart = self.marked.clone();
+        apart.insert_all(self.evicted);
+        for group in self.groups() {
+            let touched = touched_by(&group);
+            touched.iter().for_each(|range| apart.remove(range));
+            self.resolve_group(&group, &touched, &mut resolved);
+        }
+        // Nothing has moved there: an unmap explains each missing marker.
+        let mut gone = self.gone.clone();
+        self.unmaps.iter().for_each(|range| gone.insert(range.clone()));
+        Evidence { gone: &gone, ..*self }.resolve_group(&[], &apart, &mut resolved);
+        resolved
+    }
+
+    /// Moves in groups that touch no address of each other.
+    fn groups(&self) -> Vec<Vec<Move>> {
+        let mut groups: Vec<(RangeSet, Vec<Move>)> = Vec::new();
+        for one in self.moves {
+            let mut touched = touched_by(std::slice::from_ref(one));
+            let mut moves = Vec::new();
+            groups.retain_mut(|(others, group)| {
+                let is_apart = !one.touches(others);
+                if !is_apart {
+                    touched.insert_all(others);
+                    moves.append(group);
+                }
+                is_apart
+            });
+            moves.push(one.clone());
+            groups.push((touched, moves));
+        }
+        groups.into_iter().map(|(_, moves)| moves).collect()
+    }
+
+    fn resolve_group(&self, moves: &[Move], touched: &RangeSet, resolved: &mut Resolved) {
+        let within = |set: &RangeSet| {
+            let mut found = RangeSet::new();
+            touched.iter().flat_map(|range| set.within(range)).for_each(|it| found.insert(it));
+            found
+        };
+        let marked = within(self.marked);
+        let pieces = within(self.evicted);
+        let mut reached = RangeSet::new();
+        pieces.iter().for_each(|it| reached.insert_all(&reachable(moves, it)));
+        let moves: Vec<Move> = moves.iter().filter(|one| one.touches(&reached)).cloned().collect();
+        let pieces = pieces.iter().map(|it| Piece { start: it.start, end: it.end, was: it.start });
+        let mut search = Search::new(self, &marked, &moves);
+        search.visit(pieces.collect(), 0, 0);
+        let is_complete = !search.is_cut;
+        let Some((first, others)) = search.best.split_first().filter(|_| is_complete) else {
+            // Too many orders.
+            let late = touched.iter().flat_map(|range| self.late.within(range));
+            late.for_each(|range| resolved.unknown.insert_all(&reachable(&moves, range)));
+            return resolved.unknown.insert_all(&marked);
+        };
+        let mut agreed = first.clone();
+        for other in others {
+            agreed = agreed.iter().flat_map(|piece| parts_of_both(piece, other)).collect();
+        }
+        let mut unknown = RangeSet::new();
+        search.best.iter().flatten().for_each(|piece| unknown.insert(piece.at()));
+        resolved.unexplained.insert_all(&marked.without(&unknown));
+        unknown.insert_all(&search.doubtful);
+        agreed.iter().for_each(|piece| unknown.remove(piece.at()));
+        resolved.unknown.insert_all(&unknown);
+        resolved.kept.append(&mut agreed);
+        resolved.has_losses |= search.lost > 0;
+    }
+}
+
+fn touched_by(moves: &[Move]) -> RangeSet {
+    let mut touched = RangeSet::new();
+    moves.iter().flat_map(|one| [one.from.clone(), one.into()]).for_each(|it| touched.insert(it));
+    touched
+}
+
+/// Parts of a piece that others have from the same addresses.
+fn parts_of_both<'a>(piece: &'a Piece, others: &'a [Piece]) -> impl Iterator<Item = Piece> + 'a {
+    others.iter().filter_map(|other| {
+        piece.part(&other.at()).filter(|part| other.part(&part.at()).as_ref() == Some(part))
+    })
+}
+
+/// Addresses where memory may be after some of these moves, in any order.
+pub(super) fn reachable(moves: &[Move], range: Range<u64>) -> RangeSet {
+    let mut reached = RangeSet::new();
+    reached.insert(range);
+    loop {
+        let before = reached.clone();
+        for one in moves {
+            let at = |address| address - one.from.start + one.to;
+            let there: Vec<_> = reached.within(one.from.clone()).collect();
+            there.iter().for_each(|part| reached.insert(at(part.start)..at(part.end)));
+        }
+        if reached == before {
+            return reached;
+        }
+    }
+}
+
+/// A search through the orders of some moves.
+#[derive(Debug)]
+struct Search<'a> {
+    evidence: &'a Evidence<'a>,
+    marked: &'a RangeSet,
+    moves: &'a [Move],
+    /// Unmaps of memory that may move; of other memory the markers tell.
+    unmaps: Vec<Range<u64>>,
+    /// The changes that were made, and the pieces after them.
+    seen: BTreeSet<(u64, Vec<Piece>)>,
+    /// The markers as the best orders explain them, and the bytes that these leave unexplained.
+    best: Vec<Vec<Piece>>,
+    /// There are too many orders.
+    is_cut: bool,
+    /// Where pages without a marker may be, or are gone.
+    doubtful: RangeSet,
+    unexplained: u64,
+    /// Those of them that are pages without a marker.
+    lost: u64,
+}
+
+impl<'a> Search<'a> {
+    fn new(evidence: &'a Evidence<'_>, marked: &'a RangeSet, moves: &'a [Move]) -> Search<'a> {
+        let (seen, best) = (BTreeSet::new(), Vec::new());
+        let touched = touched_by(moves);
+        let unmaps = evidence.unmaps.iter().filter(|range| touched.has_some_of(range));
+        let unmaps = unmaps.cloned().collect();
+        Search {
+            evidence,
+            marked,
+            moves,
+            unmaps,
+            seen,
+            best,
+            is_cut: false,
+            doubtful: RangeSet::new(),
+            unexplained: 0,
+            lost: 0,
+        }
+    }
+
+    /// Goes on after the moves `made`, which have overwritten so many bytes of pieces without an
+    /// event that explains it.
+    fn visit(&mut self, pieces: Vec<Piece>, made: u64, overwritten: u64) {
+        let is_within = self.seen.len() < STATES_MAX && self.moves.len() + self.unmaps.len() < 64;
+        if !is_within {
+            self.is_cut = true;
+        }
+        if !is_within || !self.seen.insert((made, pieces.clone())) {
+            return;
+        }
+        let mut is_end = true;
+        for number in 0..self.moves.len() {
+            let one = &self.moves[number];
+            let is_made = |number: usize| made & 1 << number != 0;
+            // Moves alike are made in their order.
+            let is_next = !(0..number).any(|at| !is_made(at) && self.moves[at] == *one);
+            if !is_made(number) && is_next {
+                is_end &= one.is_optional;
+                let (after, lost) = self.make(one, &pieces);
+                self.visit(after, made | 1 << number, overwritten + lost);
+            }
+        }
+        for number in 0..self.unmaps.len() {
+            let (range, bit) = (&self.unmaps[number], 1 << (self.moves.len() + number));
+            let has_some = pieces.iter().any(|piece| piece.part(range).is_some());
+            if made & bit == 0 && has_some {
+                let others = [0..range.start, range.end..u64::MAX];
+                let parts = |piece: &Piece| others.clone().map(|range| piece.part(&range));
+                let after = pieces.iter().flat_map(parts).flatten().collect();
+                self.visit(after, made | bit, overwritten);
+            }
+        }
+        if is_end {
+            self.end(&pieces, overwritten);
+        }
+    }
+
+    /// The pieces after a move, and the bytes that it overwrites although no event reports their
+    /// memory as gone.
+    fn make(&self, one: &Move, pieces: &[Piece]) -> (Vec<Piece>, u64) {
+        let (into, mut lost) = (one.into(), 0);
+        let (first, last) = match one.from.start < into.start {
+            true => (&one.from, &into),
+            false => (&into, &one.from),
+        };
+        let others = [0..first.start, first.end..last.start, last.end..u64::MAX];
+        let mut after = Vec::with_capacity(pieces.len() + 2);
+        for piece in pieces {
+            after.extend(others.iter().filter_map(|range| piece.part(range)));
+            if let Some(part) = piece.part(&one.from) {
+                let start = part.start - one.from.start + one.to;
+                after.push(Piece { start, end: start + (part.end - part.start), was: part.was });
+            }
+            lost += piece.part(&into).map_or(0, |part| self.not_gone(&part));
+        }
+        after.sort_unstable();
+        (after, lost)
+    }
+
+    /// Bytes of a piece that no event reports as gone, neither where they are nor where they were.
+    fn not_gone(&self, piece: &Piece) -> u64 {
+        let mut gone = RangeSet::new();
+        self.evidence.gone.within(piece.at()).for_each(|part| gone.insert(part));
+        for part in self.evidence.gone.within(piece.before()) {
+            let start = part.start - piece.was + piece.start;
+            gone.insert(start..start + (part.end - part.start));
+        }
+        gone.outside(piece.at()).iter().map(|part| part.end - part.start).sum()
+    }
+
+    /// Compares a state with the markers.
+    fn end(&mut self, pieces: &[Piece], overwritten: u64) {
+        let mut kept: Vec<Piece> = Vec::new();
+        let mut lost = overwritten;
+        let mut markers = self.marked.clone();
+        for piece in pieces {
+            for at in self.marked.within(piece.at()) {
+                kept.extend(piece.part(&at));
+            }
+            markers.remove(piece.at());
+            for at in self.marked.outside(piece.at()) {
+                let Some(missing) = piece.part(&at) else { continue };
+                let (late, others) = missing.split_by(self.evidence.late);
+                lost += others.iter().map(|part| self.not_gone(part)).sum::<u64>();
+                for part in late {
+                    // One of the places on its way may have been unmapped.
+                    let on_way = reachable(self.moves, part.before());
+                    let is_gone = |at| self.evidence.gone.has_some_of(&at);
+                    let is_unmapped =
+                        self.evidence.unmaps.iter().any(|range| on_way.has_some_of(range));
+                    if is_unmapped || on_way.iter().any(is_gone) {
+                        self.doubtful.insert(part.at());
+                    } else {
+                        kept.push(part);
+                    }
+                }
+            }
+        }
+        let unexplained = lost + markers.iter().map(|part| part.end - part.start).sum::<u64>();
+        kept.sort_unstable();
+        if self.best.is_empty() || unexplained < self.unexplained {
+            (self.unexplained, self.lost) = (unexplained, lost);
+            self.best.clear();
+        }
+        if unexplained == self.unexplained && !self.best.contains(&kept) {
+            self.best.push(kept);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: u64 = 0x1000;
+    const B: u64 = 0x2000;
+    const C: u64 = 0x3000;
+    const BYTES: u64 = 0x100;
+
+    fn set(starts: &[u64]) -> RangeSet {
+        let mut set = RangeSet::new();
+        starts.iter().for_each(|&start| set.insert(start..start + BYTES));
+        set
+    }
+
+    fn moves(all: &[(u64, u64)], is_optional: bool) -> Vec<Move> {
+        let one = |&(from, to): &(u64, u64)| Move { from: from..from + BYTES, to, is_optional };
+        all.iter().map(one).collect()
+    }
+
+    /// Where each marked page was, if that is known.
+    fn origins(
+        evicted: &[u64],
+        marked: &[u64],
+        moves: &[Move],
+        unmaps: &[u64],
+    ) -> Vec<(u64, Option<u64>)> {
+        let (evicted, marks) = (set(evicted), set(marked));
+        let (late, gone) = (&RangeSet::new(), &RangeSet::new());
+        let unmaps: Vec<_> = unmaps.iter().map(|&at| at..at + BYTES).collect();
+        let (evicted, marked_now, unmaps) = (&evicted, &marks, &unmaps);
+        let evidence = Evidence { evicted, late, marked: marked_now, moves, unmaps, gone };
+        let resolved = evidence.resolve();
+        let was = |at: u64| {
+            let mut all = resolved.kept.iter().filter(|piece| piece.at().contains(&at));
+            all.next().map(|piece| piece.was + (at - piece.start))
+        };
+        for &at in marked {
+            let is_unknown = resolved.unknown.contains(at) || resolved.unexplained.contains(at);
+            assert_eq!(was(at).is_none(), is_unknown, "{resolved:x?}");
+        }
+        marked.iter().map(|&at| (at, was(at))).collect()
+    }
+
+    #[test]
+    fn a_chain_of_moves_is_read_in_any_order() {
+        for order in [[(A, B), (C, A)], [(C, A), (A, B)]] {
+            let found = origins(&[A, C], &[A, B], &moves(&order, false), &[]);
+            assert_eq!(found, [(A, Some(C)), (B, Some(A))]);
+        }
+        // One page of the two was evicted.
+        for (evicted, at) in [(A, B), (C, A)] {
+            let found = origins(&[evicted], &[at], &moves(&[(C, A), (A, B)], false), &[]);
+            assert_eq!(found, [(at, Some(evicted))]);
+        }
+    }
+
+    #[test]
+    fn markers_tell_which_memory_is_gone() {
+        assert_eq!(origins(&[A, B], &[A], &[], &[A, B]), [(A, Some(A))]);
+        // The moved memory was unmapped, too.
+        assert_eq!(origins(&[A], &[], &moves(&[(A, B)], false), &[B]), []);
+    }
+
+    #[test]
+    fn an_unmap_takes_all_of_its_range_at_once() {
+        // A page grows over memory that had moved there.
+        let (evicted, marked, gone) = (&set(&[A, C]), &mut RangeSet::new(), &RangeSet::new());
+        marked.insert(B..B + BYTES / 2);
+        let mut moves = moves(&[(A, B), (C, B)], false);
+        moves[1].from = C..C + BYTES / 2;
+        let unmaps = std::slice::from_ref(&(B..B + BYTES));
+        let evidence = Evidence { evicted, late: gone, marked, moves: &moves, unmaps, gone };
+        let kept = [Piece { start: B, end: B + BYTES / 2, was: C }];
+        assert_eq!(evidence.resolve().kept, kept);
+    }
+
+    #[test]
+    fn two_moves_to_one_place_leave_it_unknown() {
+        let found = origins(&[A, B], &[C], &moves(&[(A, C), (B, C)], false), &[C]);
+        assert_eq!(found, [(C, None)]);
+    }
+
+    #[test]
+    fn pages_without_a_marker_are_where_all_orders_have_them() {
+        let resolve = |moves: &[Move], gone: &[u64]| {
+            let (evicted, late, marked) = (&set(&[A, C]), &set(&[A]), &set(&[C]));
+            let gone = &set(gone);
+            Evidence { evicted, late, marked, moves, unmaps: &[], gone }.resolve()
+        };
+        let to = |at: u64, was| Piece { start: at, end: at + BYTES, was };
+        let back = resolve(&moves(&[(A, B), (B, A), (A, B)], false), &[]);
+        assert_eq!(back.kept, [to(B, A), to(C, C)]);
+        assert_eq!(back.unknown, RangeSet::new());
+        // An unmap may have taken it.
+        let gone = resolve(&moves(&[(A, B)], false), &[B]);
+        assert_eq!((gone.kept, gone.unknown), (vec![to(C, C)], set(&[B])));
+    }
+
+    #[test]
+    fn moves_to_and_fro_are_few_orders() {
+        let all: Vec<(u64, u64)> = (0..20).flat_map(|_| [(A, B), (B, A)]).collect();
+        assert_eq!(origins(&[A], &[A], &moves(&all, false), &[]), [(A, Some(A))]);
+    }
+
+    #[test]
+    fn a_move_may_have_come_after_a_fork() {
+        let after = &moves(&[(A, B)], true);
+        assert_eq!(origins(&[A], &[A], after, &[]), [(A, Some(A))]);
+        assert_eq!(origins(&[A], &[B], after, &[]), [(B, Some(A))]);
+        // Over other memory, which was unmapped before.
+        assert_eq!(origins(&[A, B], &[A, B], after, &[B]), [(A, Some(A)), (B, Some(B))]);
+        assert_eq!(origins(&[A, B], &[B], after, &[B]), [(B, Some(A))]);
+        // The parent may have unmapped the memory that moved.
+        assert_eq!(origins(&[A, B], &[B], after, &[A, B]), [(B, None)]);
+    }
+
+    #[test]
+    fn a_marker_without_an_evicted_page_is_unknown() {
+        assert_eq!(origins(&[A], &[A, C], &[], &[]), [(A, Some(A)), (C, None)]);
+    }
+
+    #[test]
+    fn too_many_orders_leave_all_unknown() {
+        let ring: Vec<(u64, u64)> = (1..40).map(|at| (at * BYTES, (at + 1) * BYTES)).collect();
+        let found = origins(&[BYTES], &[40 * BYTES], &moves(&ring, false), &[]);
+        assert_eq!(found, [(40 * BYTES, None)]);
+        // Moves that touch no others do not count.
+        let apart: Vec<(u64, u64)> = (1..60).map(|at| (at << 20, (at + 100) << 20)).collect();
+        let found = origins(&[1 << 20], &[101 << 20], &moves(&apart, false), &[]);
+        assert_eq!(found, [(101 << 20, Some(1 << 20))]);
+    }
+}

@@ -1,0 +1,62 @@
+//! Forks whose event may arrive before earlier changes by other threads of the parent.
+//!
+//! Until the supervisor has read these changes, it answers no fault of the child. Each of them may
+//! have happened before the fork or after it, so the child notes them, too.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::spaces::Spaces;
+use crate::{SpaceHandle, lock};
+use uzswap_sys::userfaultfd::Userfaultfd;
+
+/// How long a child waits for events of its parent at most.
+const PENDING_FOR: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+struct PendingFork {
+    child: u32,
+    parent: Arc<Userfaultfd>,
+    since: Instant,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct PendingForks(Vec<PendingFork>);
+
+impl PendingForks {
+    /// Adds a fork that was read just now.
+    pub(super) fn add(&mut self, child: u32, parent: Arc<Userfaultfd>) {
+        self.0.push(PendingFork { child, parent, since: Instant::now() });
+    }
+
+    /// Whether events of this child's parent from before the fork may still arrive.
+    pub(super) fn has_child(&self, child: u32) -> bool {
+        self.0.iter().any(|fork| fork.child == child)
+    }
+
+    pub(super) fn forget(&mut self, child: u32) {
+        self.0.retain(|fork| fork.child != child);
+    }
+
+    /// Ends the wait of children whose parents have no event pending, or that have waited long
+    /// enough. The caller has no address space locked.
+    pub(super) fn settle(&mut self, spaces: &Spaces) {
+        self.0.retain(|PendingFork { child, parent, since }| {
+            let is_over = since.elapsed() >= PENDING_FOR;
+            if is_over && let Some(child) = spaces.get(*child) {
+                lock(child).note_pending_of_parent();
+            }
+            parent.is_changing() && !is_over
+        });
+    }
+
+    /// Children to which an event of this parent may apply as well.
+    pub(super) fn children_of(
+        &self,
+        parent: &Arc<Userfaultfd>,
+        spaces: &Spaces,
+    ) -> Vec<SpaceHandle> {
+        let forks = self.0.iter().filter(|fork| Arc::ptr_eq(&fork.parent, parent));
+        forks.filter_map(|fork| spaces.get(fork.child).cloned()).collect()
+    }
+}
