@@ -2,8 +2,8 @@
 //! because the supervisor cannot follow them: calls that fill much memory, lazy frees, advice about
 //! forks.
 //!
-//! The kernel fills memory for MAP_POPULATE and for locks without a fault, and holds the lock of all
-//! mappings meanwhile. The supervisor could register no memory and evict nothing until all is
+//! The kernel fills memory for MAP_POPULATE and for locks without a fault, and holds the lock of
+//! all mappings meanwhile. The supervisor could register no memory and evict nothing until all is
 //! filled.
 
 use core::ffi::{c_int, c_void};

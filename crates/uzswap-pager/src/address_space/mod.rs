@@ -30,7 +30,7 @@ use std::cmp::Ordering;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use charge::{Joined, Shared};
 pub(crate) use charge::{Part, Told, process_size, resident_bytes};
@@ -73,6 +73,10 @@ use uzswap_sys::process;
 use uzswap_sys::userfaultfd::Userfaultfd;
 
 const PAGE: u64 = PAGE_SIZE as u64;
+
+/// How long the server waits for the forking thread before it protects pages. Other changes of the
+/// mappings come first.
+const PROTECT_MAX: Duration = Duration::from_micros(500);
 
 /// Children that may join a process of which nothing was registered when it forked: for each, all
 /// that it has is protected. Others run unmanaged.

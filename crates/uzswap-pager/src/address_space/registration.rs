@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::fork_advice::ForkAdvice;
 use super::never_evicted::LISTS;
-use super::write_protect::PROTECT_MAX;
-use super::{AddressSpace, PAGE, pages};
+use super::{AddressSpace, PAGE, PROTECT_MAX, pages};
 use crate::program::procfs::{ProcessFiles, Size};
 use crate::program::vmas::Mapping;
 use crate::range_set::RangeSet;

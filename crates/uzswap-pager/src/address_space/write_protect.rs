@@ -11,7 +11,7 @@ use super::inheritance::Uncertain;
 use super::markers::is_busy;
 use super::never_evicted::LISTS;
 use super::staging::STAGING_PAGES;
-use super::{AddressSpace, PAGE};
+use super::{AddressSpace, PAGE, PROTECT_MAX};
 use crate::fork_group::ForkGroup;
 use crate::range_set::{RangeSet, count};
 use uzswap_sys::process;
@@ -42,12 +42,8 @@ const REPORTED_FOR: Duration = Duration::from_secs(1);
 /// Copies for all members of a small process, up to which it stays unprotected.
 const COPIES_BYTES_MAX: u64 = 8 << 20;
 
-/// How long the server waits for the forking thread before it protects pages. Other changes of the
-/// mappings come first.
-pub(super) const PROTECT_MAX: Duration = Duration::from_micros(500);
-
-/// How long of that the server keeps its processor: another thread there may write to unprotected
-/// pages for some milliseconds.
+/// How long of [`PROTECT_MAX`] the server keeps its processor: another thread there may write to
+/// unprotected pages for some milliseconds.
 const SPIN_MAX: Duration = Duration::from_micros(200);
 
 impl Forks {

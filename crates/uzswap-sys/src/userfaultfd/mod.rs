@@ -200,8 +200,8 @@ impl Userfaultfd {
         self.fill(abi::ZEROPAGE, range, wake)
     }
 
-    /// Makes a touch of missing pages end with `SIGBUS`, and ends the write protection of the range:
-    /// the kernel poisons no entry with a marker.
+    /// Makes a touch of missing pages end with `SIGBUS`, and ends the write protection of the
+    /// range: the kernel poisons no entry with a marker.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! A model of the kernel, and of a program whose threads change mappings. The supervisor reads their
-//! events in any order. Whenever no event is pending, its table must be right for each page.
+//! A model of the kernel, and of a program whose threads change mappings. The supervisor reads
+//! their events in any order. Whenever no event is pending, its table must be right for each page.
 //!
 //! A step of a thread is one of three: a change under the lock of the mappings, the begin of its
 //! event, or the return after the event was read. Steps of other threads and of the supervisor come
