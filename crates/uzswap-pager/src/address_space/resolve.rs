@@ -421,7 +421,7 @@ mod tests {
         marked.insert(B..B + BYTES / 2);
         let mut moves = moves(&[(A, B), (C, B)], false);
         moves[1].from = C..C + BYTES / 2;
-        let unmaps = &[B..B + BYTES];
+        let unmaps = std::slice::from_ref(&(B..B + BYTES));
         let evidence = Evidence { evicted, late: gone, marked, moves: &moves, unmaps, gone };
         let kept = [Piece { start: B, end: B + BYTES / 2, was: C }];
         assert_eq!(evidence.resolve().kept, kept);
