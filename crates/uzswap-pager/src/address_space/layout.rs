@@ -10,6 +10,8 @@
 //! Then the markers tell which pages are evicted, and [`Evidence`] tells which pages these are.
 
 #[cfg(test)]
+mod exhaustive;
+#[cfg(test)]
 mod model;
 
 use std::ops::Range;
