@@ -130,8 +130,8 @@ impl Window {
     /// Applies the window to the table of `at_first`; whether a page is unknown.
     fn check(&self, at_first: &[Memory; PAGES]) -> bool {
         let mut space = AddressSpace::of_nothing();
-        for page in 0..PAGES {
-            if let Memory::Evicted(slot) = at_first[page] {
+        for (page, memory) in at_first.iter().enumerate() {
+            if let Memory::Evicted(slot) = *memory {
                 let place = Place::Stored(slot as u32);
                 space.table.set(address(page) / PAGE, Entry { place, ..UNKNOWN });
             }
