@@ -7,7 +7,7 @@ use crate::call::{self, MADV_DONTNEED, MADV_POPULATE_WRITE, call, start_thread};
 use crate::environment::socket_path;
 use crate::filter;
 use crate::protocol::{
-    Control, MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, identity, kind, work,
+    Control, MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, kind, work,
 };
 use crate::{FOR_FORKS, ForForks, PATH_BYTES, WATCHED};
 
@@ -1161,13 +1161,9 @@ pub(crate) fn read_secret() -> [u64; 2] {
     let Some(for_forks) = (unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() }) else {
         return [0; 2];
     };
-    let words: *mut [u64; 3] = ptr::with_exposed_provenance_mut(page_of_identity(for_forks));
-    // SAFETY: memory that stays mapped. A signal handler may come between, and does the same.
-    let mut read = unsafe { words.read_volatile() };
-    read[identity::HAS_RUN] = 1;
-    // SAFETY: as above.
-    unsafe { words.write_volatile(read) };
-    [read[identity::SECRET], read[identity::SECRET + 1]]
+    let words: *const [u64; 2] = ptr::with_exposed_provenance(page_of_identity(for_forks));
+    // SAFETY: memory that stays mapped.
+    unsafe { words.read_volatile() }
 }
 
 /// Whether the program reaches the path of the supervisor's socket.

@@ -223,8 +223,8 @@ extern "C" fn has_forked() {
 
 /// Runs in the child of a fork, which has one thread.
 extern "C" fn forked() {
-    // The supervisor reads the child's mappings before it answers, and so before the child can
-    // change them.
+    // The supervisor reads the child's markers before it answers, and so before the child can
+    // change its mappings.
     helper::read_secret();
     let door = LENT_DOOR.take_in_child();
     helper::start(kind::HELLO_FORK, door);

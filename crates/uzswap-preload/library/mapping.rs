@@ -1,6 +1,5 @@
 //! mmap(2), madvise(2), mlock(2) and mlockall(2) of the C library. Some of their calls are changed
-//! because the supervisor cannot follow them: calls that fill much memory, lazy frees, advice about
-//! forks.
+//! because the supervisor cannot follow them: calls that fill much memory, lazy frees, guards.
 //!
 //! The kernel fills memory for MAP_POPULATE and for locks without a fault, and holds the lock of
 //! all mappings meanwhile. The supervisor could register no memory and evict nothing until all is
@@ -12,7 +11,7 @@ use core::sync::atomic::Ordering;
 use crate::WATCHED;
 use crate::call::{self, MADV_DONTNEED, MADV_POPULATE_READ, MADV_POPULATE_WRITE, PAGE_BYTES};
 use crate::exec::{Next, by_call, failed, next_found};
-use crate::helper::{ask, read_secret};
+use crate::helper::ask;
 
 /// Memory is filled in parts of a huge page. Between two parts others get the lock of all mappings.
 const PART_BYTES: usize = 2 << 20;
@@ -28,10 +27,6 @@ const MAP_HUGETLB: c_int = 0x4_0000;
 const MCL_ONFAULT: c_int = 4;
 
 const MADV_FREE: usize = 8;
-const MADV_DONTFORK: usize = 10;
-const MADV_DOFORK: usize = 11;
-const MADV_WIPEONFORK: usize = 18;
-const MADV_KEEPONFORK: usize = 19;
 const MADV_GUARD_INSTALL: usize = 102;
 
 static MMAP: Next = Next::new(c"mmap");
@@ -130,13 +125,11 @@ fn in_parts(
     Ok(())
 }
 
-/// madvise(2), with four changes:
+/// madvise(2), with three changes:
 ///
 /// - In registered memory, MADV_DONTNEED replaces MADV_FREE: a later free by the kernel sends no
 ///   event, so the supervisor could not evict such pages any more. The kernel may free them at once
 ///   too.
-/// - Before a child changes advice about forks, the supervisor reads the advice of the child's own
-///   fork, as in [`crate::forked`]. A fork by system call alone does not run that.
 /// - MADV_DONTNEED comes before MADV_GUARD_INSTALL, which drops pages without an event.
 /// - MADV_POPULATE_READ and MADV_POPULATE_WRITE fill memory in parts.
 ///
@@ -148,10 +141,6 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
     let from = address.addr();
     let advice = match advice as usize {
         MADV_FREE if WATCHED.load(Ordering::Relaxed) => MADV_DONTNEED,
-        MADV_DONTFORK | MADV_DOFORK | MADV_WIPEONFORK | MADV_KEEPONFORK => {
-            read_secret();
-            advice as usize
-        }
         MADV_GUARD_INSTALL => {
             let _ = ask(call::MADVISE, [from, length, MADV_DONTNEED, 0, 0, 0]);
             advice as usize

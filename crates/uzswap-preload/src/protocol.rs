@@ -58,15 +58,6 @@ pub mod kind {
     pub const CONNECT: u32 = 11;
 }
 
-/// Words of 64 bits on the page of identity. Each child of a fork has its own page, of zeros.
-pub mod identity {
-    /// The first two: the secret, which the supervisor fills in once the page is touched.
-    pub const SECRET: usize = 0;
-    /// 1 once the library has run in the child, which it does before the program. After a fork by
-    /// system call alone, it runs at the first advice about forks by the C library.
-    pub const HAS_RUN: usize = 2;
-}
-
 /// A packet. The words mean something else in each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]

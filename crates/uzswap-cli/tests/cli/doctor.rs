@@ -29,14 +29,15 @@ struct Machine {
 
 impl Machine {
     fn new() -> Machine {
-        let features = ["EVENT_FORK", "EVENT_REMAP", "EVENT_REMOVE", "EVENT_UNMAP", "MOVE"];
+        let events = ["EVENT_FORK", "EVENT_REMAP", "EVENT_REMOVE", "EVENT_UNMAP"];
+        let features = events.into_iter().chain(["MOVE", "WP_UNPOPULATED"]);
         let machine = Machine {
             root: tempfile::tempdir().unwrap(),
             probes: Probes {
                 by_syscall: Ok(()),
                 by_device: Ok(()),
                 user_mode_only: Ok(()),
-                features: features.into_iter().map(|name| (name, Ok(()))).collect(),
+                features: features.map(|name| (name, Ok(()))).collect(),
                 pagemap_scan: Ok(()),
                 read_memory: Ok(()),
             },
@@ -206,6 +207,8 @@ fn forks_need_a_capability_of_the_machine() {
 #[test]
 fn old_kernels_are_told_by_what_they_lack() {
     Machine::new().refuses("MOVE", Failure::Os(EINVAL)).lacks("MOVE", &["Linux 6.8"]);
+    let machine = Machine::new().refuses("WP_UNPOPULATED", Failure::Os(EINVAL));
+    machine.lacks("WP_UNPOPULATED", &["Linux 6.4"]);
     for feature in ["EVENT_REMAP", "EVENT_REMOVE", "EVENT_UNMAP", "EVENT_FORK"] {
         Machine::new()
             .refuses(feature, Failure::Wrong("madvise was not reported"))

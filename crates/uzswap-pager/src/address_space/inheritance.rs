@@ -46,11 +46,6 @@ impl AddressSpace {
         self.undecided = Some(of_parent);
     }
 
-    /// The child may have markers of memory that its parent was dropping.
-    pub(crate) fn inherit_removing(&mut self, parent: &AddressSpace) {
-        self.removing = parent.removing.clone();
-    }
-
     /// Whether it is not known which memory of its parent it has.
     pub(crate) fn is_undecided(&self) -> bool {
         self.undecided.is_some()
@@ -89,6 +84,7 @@ impl AddressSpace {
         match markers {
             Some((registered, marked)) => {
                 self.decide_by(&of_parent, &own, &registered, &marked);
+                self.mark_late();
                 // Until now, protection would have left markers on empty entries.
                 let files = std::mem::replace(&mut self.files, found);
                 self.protect(PROTECT_MAX);

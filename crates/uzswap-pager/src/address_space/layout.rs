@@ -10,6 +10,8 @@
 //! Then the markers tell which pages are evicted, and [`Evidence`] tells which pages these are.
 
 #[cfg(test)]
+mod exhaustive;
+#[cfg(test)]
 mod model;
 
 use std::ops::Range;
@@ -291,7 +293,12 @@ impl AddressSpace {
                 self.table.set(page, entry);
             }
         }
+        let dropping: Vec<_> = touched.iter().flat_map(|it| self.removing.within(it)).collect();
         self.change_ranges(changes);
+        for piece in &resolved.kept {
+            let before = dropping.iter().filter_map(|range| piece.now_of(range));
+            before.for_each(|range| self.removing.insert(range));
+        }
         let poisoned: Vec<_> = touched.iter().flat_map(|it| self.poison_later.within(it)).collect();
         let moves: Vec<Move> = changes.moves(false).collect();
         poisoned.into_iter().for_each(|it| self.poison_later.insert_all(&reachable(&moves, it)));

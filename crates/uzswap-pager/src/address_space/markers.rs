@@ -78,11 +78,11 @@ impl AddressSpace {
         self.markers.to_mark != RangeSet::new()
     }
 
-    /// Removes the markers of entries that count as fresh from now on.
-    pub(super) fn unmark(&mut self, fresh: &RangeSet) {
-        for run in fresh.iter() {
-            self.markers.loose |= self.uffd.write_unprotect(run, false).is_err();
-        }
+    /// A child has the markers of its parent, and lacks those that its parent lacks.
+    pub(crate) fn inherit_markers(&mut self, parent: &AddressSpace) {
+        self.markers.to_mark = parent.markers.to_mark.clone();
+        self.markers.loose = parent.markers.loose;
+        self.removing = parent.removing.clone();
     }
 
     /// Write-protects the pages of a range. Without the files of the process, empty entries get
@@ -179,9 +179,13 @@ impl AddressSpace {
                 fresh.insert(owner * PAGE..(owner + 1) * PAGE);
             }
         }
-        match self.settle() {
-            true => self.unmark(&fresh),
-            false => self.markers.loose = true, // they may have moved
+        let is_settled = self.settle();
+        for run in fresh.iter() {
+            // While mappings change, the markers stay. They tell as little as those of memory that
+            // the program drops.
+            if !is_settled || self.uffd.write_unprotect(run.clone(), false).is_err() {
+                self.removing.insert(run);
+            }
         }
     }
 }

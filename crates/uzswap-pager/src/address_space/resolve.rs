@@ -59,6 +59,13 @@ impl Piece {
         (within, before.outside(self.before()).into_iter().map(part).collect())
     }
 
+    /// Where its part of some addresses of before is now.
+    pub(super) fn now_of(&self, before: &Range<u64>) -> Option<Range<u64>> {
+        let was = before.start.max(self.was)..before.end.min(self.before().end);
+        let at = |address: u64| address - self.was + self.start;
+        (was.start < was.end).then(|| at(was.start)..at(was.end))
+    }
+
     /// Its addresses before.
     pub(super) fn before(&self) -> Range<u64> {
         self.was..self.was + (self.end - self.start)

@@ -144,6 +144,9 @@ fn feature(files: &Files, name: &'static str, outcome: &Outcome) -> Finding {
         "EVENT_REMAP" => ("4.11", "mremap is followed", "moved memory would be lost"),
         "EVENT_REMOVE" => ("4.11", "madvise is followed", "dropped pages would come back"),
         "EVENT_UNMAP" => ("4.11", "munmap is followed", "unmapped pages would come back"),
+        "WP_UNPOPULATED" => {
+            ("6.4", "the page table tells evicted pages from fresh ones", "pages would be mixed up")
+        }
         _ => ("6.8", "pages are moved out atomically", "pages cannot be evicted"),
     };
     match outcome {

@@ -307,7 +307,7 @@ impl FaultServer {
         let unprotected = parent.take_unprotected();
         let advice = parent.advice_at_fork();
         space.registered = parent.registered.clone();
-        space.inherit_removing(parent);
+        space.inherit_markers(parent);
         let stacks = advice.stacks();
         // Parent and child run by now.
         let unprotected = unprotected

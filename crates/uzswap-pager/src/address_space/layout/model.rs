@@ -848,6 +848,6 @@ fn the_table_is_right_whenever_no_event_is_pending() {
     assert!(unknown * 20 <= histories(), "{unknown} histories leave pages unknown");
 }
 
-fn of_environment(name: &str) -> Option<u64> {
+pub(super) fn of_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
