@@ -7,6 +7,7 @@
 //! - P3: the supervisor notes the result of a command, also of a part, before it reads an event.
 //! - P4: a page that the program drops by `madvise` is not evicted before it was missing once.
 
+#[cfg(any(test, debug_assertions))]
 mod audit;
 mod charge;
 mod copies;

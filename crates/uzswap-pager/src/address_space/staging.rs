@@ -56,6 +56,7 @@ impl Owners {
     }
 
     /// Pages of staging that have an owner.
+    #[cfg(any(test, debug_assertions))]
     pub(super) fn count(&self) -> usize {
         self.0.iter().flatten().map(|batch| batch.count).sum()
     }
@@ -80,7 +81,8 @@ impl Owners {
         Some(owner)
     }
 
-    /// Pages of staging that have an owner, of one batch, and each owner.
+    /// Pages of staging that have an owner.
+    #[cfg(any(test, debug_assertions))] of one batch, and each owner.
     fn of_batch(&self, batch: usize) -> impl Iterator<Item = (u32, u64)> {
         let pages = self.0[batch].iter().flat_map(|batch| &batch.pages);
         let first = (batch * BATCH_PAGES) as u32;
