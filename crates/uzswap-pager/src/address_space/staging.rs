@@ -81,8 +81,7 @@ impl Owners {
         Some(owner)
     }
 
-    /// Pages of staging that have an owner.
-    #[cfg(any(test, debug_assertions))] of one batch, and each owner.
+    /// Pages of staging that have an owner, of one batch, and each owner.
     fn of_batch(&self, batch: usize) -> impl Iterator<Item = (u32, u64)> {
         let pages = self.0[batch].iter().flat_map(|batch| &batch.pages);
         let first = (batch * BATCH_PAGES) as u32;
