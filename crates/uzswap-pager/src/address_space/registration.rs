@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use super::fork_advice::ForkAdvice;
 use super::never_evicted::LISTS;
 use super::{AddressSpace, PAGE, PROTECT_MAX, pages};
-use crate::program::procfs::{ProcessFiles, Size};
+use crate::program::procfs::{Empty, ProcessFiles, Size};
 use crate::program::vmas::Mapping;
-use crate::range_set::RangeSet;
+use crate::range_set::{RangeSet, count};
 use crate::{SpaceHandle, lock};
 use uzswap_sys::process;
 use uzswap_sys::userfaultfd::Userfaultfd;
@@ -225,39 +225,39 @@ impl AddressSpace {
     }
 
     /// Fresh pages around a missing one that can be filled as well. `None` if the kernel shows the
-    /// marker of an evicted page there.
+    /// marker of an evicted page there; that is not asked for a page alone.
     pub(crate) fn fresh_around(&self, page: u64, pages: Range<u64>) -> Option<Range<u64>> {
         // The program drops memory a moment after its event, and markers with it.
-        let is_dropped = self.removing.contains(page * PAGE);
-        let are_strict = self.are_markers_strict() && !is_dropped;
-        self.empty_around(page, pages, |marked, at| !are_strict || !marked.contains(at * PAGE))
+        let are_strict = self.are_markers_strict() && !self.removing.contains(page * PAGE);
+        let kind = if are_strict { Empty::Unmarked } else { Empty::Either };
+        if count(&pages) <= 1 {
+            return Some(pages);
+        }
+        self.empty_around(page, pages, kind)
     }
 
     /// Evicted pages around a missing one that can be filled as well. `None` if its entry has no
     /// marker: then the program dropped the page without an event (a guard was there), or an event
-    /// is pending.
+    /// is pending. That is not asked for a page alone, unless the program was dropping memory there.
     pub(crate) fn evicted_around(&self, page: u64, pages: Range<u64>) -> Option<Range<u64>> {
-        let is_late = |at: u64| self.awaits_marker(at * PAGE);
-        self.empty_around(page, pages, |marked, at| marked.contains(at * PAGE) || is_late(at))
+        if count(&pages) <= 1 && !self.removing.contains(page * PAGE) {
+            return Some(pages);
+        }
+        match self.awaits_marker(page * PAGE) {
+            true => Some(page..page + 1),
+            false => self.empty_around(page, pages, Empty::Marked),
+        }
     }
 
-    /// Pages of one kind around a missing `page`, by their addresses and the markers there, if
-    /// `page` itself is one. A fill would remove a guard (MADV_GUARD_INSTALL), which no event
-    /// reports.
-    fn empty_around(
-        &self,
-        page: u64,
-        pages: Range<u64>,
-        is_one: impl Fn(&RangeSet, u64) -> bool,
-    ) -> Option<Range<u64>> {
+    /// Pages of one kind around a missing `page`. A fill would remove a guard
+    /// (MADV_GUARD_INSTALL), which no event reports.
+    fn empty_around(&self, page: u64, pages: Range<u64>, kind: Empty) -> Option<Range<u64>> {
         let (at, range) = (page * PAGE, pages.start * PAGE..pages.end * PAGE);
-        let found = self.files.as_ref().and_then(|files| files.empty_around(at, range).ok());
-        let found = found.filter(|(empty, _)| empty.contains(&at));
-        let Some((empty, marked)) = found else { return Some(page..page + 1) };
-        let is_one = |page: &u64| is_one(&marked, *page);
-        let below = (empty.start / PAGE..page).rev().take_while(is_one).count() as u64;
-        let above = (page..empty.end / PAGE).take_while(is_one).count() as u64;
-        (above > 0).then(|| page - below..page + above)
+        let found = self.files.as_ref().map(|files| files.empty_around(at, range, kind));
+        match found {
+            Some(Ok(around)) => around.map(super::pages),
+            Some(Err(_)) | None => Some(page..page + 1),
+        }
     }
 }
 

@@ -46,6 +46,15 @@ pub(crate) struct Size {
     pub(crate) others: u64,
 }
 
+/// Entries without a page and without a guard (MADV_GUARD_INSTALL).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Empty {
+    /// With a marker.
+    Marked,
+    Unmarked,
+    Either,
+}
+
 impl ProcessFiles {
     /// Opens the files of a managed process: of its helper, if that is a process. All but `statm`
     /// stay bound to the present address space. The last file to be opened is the memory.
@@ -178,29 +187,35 @@ impl ProcessFiles {
         Ok(all)
     }
 
-    /// The addresses around one of them without a page and without a guard (MADV_GUARD_INSTALL),
-    /// and markers of the range.
+    /// The addresses around one of them whose entries are of one kind; `None` if its own entry is
+    /// of another.
     pub(crate) fn empty_around(
         &self,
         address: u64,
         range: Range<u64>,
-    ) -> io::Result<(Range<u64>, RangeSet)> {
-        let mut marked = RangeSet::new();
+        kind: Empty,
+    ) -> io::Result<Option<Range<u64>>> {
         let mut found = [Found::default(); FOUND_AT_ONCE];
-        let Range { mut start, mut end } = range;
         let (count, walked_to) =
-            pagemap::scan(&self.pagemap, start..end, Wanted::Anonymous, &mut found, 0)?;
-        end = end.min(walked_to);
-        for run in &found[..count] {
-            if run.is_marked() {
-                marked.insert(run.start..run.end);
+            pagemap::scan(&self.pagemap, range.clone(), Wanted::Anonymous, &mut found, 0)?;
+        let mut runs = found[..count].iter();
+        if kind == Empty::Marked {
+            let around =
+                runs.find(|run| run.is_marked() && (run.start..run.end).contains(&address));
+            return Ok(around.map(|run| run.start..run.end));
+        }
+        let Range { mut start, end } = range;
+        let mut end = end.min(walked_to);
+        for run in runs.filter(|run| kind == Empty::Unmarked || !run.is_marked()) {
+            if run.end <= address {
+                start = run.end;
             } else if run.start <= address {
-                start = run.end.min(address);
+                return Ok(None);
             } else {
                 end = end.min(run.start);
             }
         }
-        Ok((start..end, marked))
+        Ok((start..end).contains(&address).then_some(start..end))
     }
 
     /// Whether at most so few pages of a range are resident; `false` if the kernel does not tell.
