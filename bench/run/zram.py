@@ -201,6 +201,15 @@ def below(pid):
     return found
 
 
+def is_helper(pid):
+    """The helper of `uzswap run`, which has the memory of its program."""
+    try:
+        with open(f"/proc/{pid}/comm") as name:
+            return name.read() == "uzswap-helper\n"
+    except OSError:
+        return False
+
+
 def anonymous(pid):
     try:
         with open(f"/proc/{pid}/statm") as statm:
@@ -235,7 +244,7 @@ def program(pid):
 
 def anonymous_below(pid):
     """Of large processes, and what they have forked, the share of what others have as well."""
-    all_bytes = {pid: anonymous(pid) for pid in below(pid)}
+    all_bytes = {pid: anonymous(pid) for pid in below(pid) if not is_helper(pid)}
     programs = {pid: program(pid) for pid, size in all_bytes.items() if size > 4 << 20}
     parents = {pid: parent(pid) for pid in programs}
     # The kernel takes long to answer, and processes of a parallel build share nothing.

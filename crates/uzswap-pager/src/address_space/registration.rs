@@ -252,7 +252,8 @@ impl AddressSpace {
     /// Pages of one kind around a missing `page`. A fill would remove a guard
     /// (MADV_GUARD_INSTALL), which no event reports.
     fn empty_around(&self, page: u64, pages: Range<u64>, kind: Empty) -> Option<Range<u64>> {
-        let (at, range) = (page * PAGE, pages.start * PAGE..pages.end * PAGE);
+        let addresses = |pages: Range<u64>| pages.start * PAGE..pages.end * PAGE;
+        let (at, range) = (addresses(page..page + 1), addresses(pages));
         let found = self.files.as_ref().map(|files| files.empty_around(at, range, kind));
         match found {
             Some(Ok(around)) => around.map(super::pages),

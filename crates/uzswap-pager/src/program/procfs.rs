@@ -187,35 +187,35 @@ impl ProcessFiles {
         Ok(all)
     }
 
-    /// The addresses around one of them whose entries are of one kind; `None` if its own entry is
-    /// of another.
+    /// The addresses around a page whose entries are empty and of one kind. `None` if the page's own
+    /// entry is empty and of the other; the page alone if it has a page or a guard.
     pub(crate) fn empty_around(
         &self,
-        address: u64,
+        page: Range<u64>,
         range: Range<u64>,
         kind: Empty,
     ) -> io::Result<Option<Range<u64>>> {
         let mut found = [Found::default(); FOUND_AT_ONCE];
         let (count, walked_to) =
             pagemap::scan(&self.pagemap, range.clone(), Wanted::Anonymous, &mut found, 0)?;
-        let mut runs = found[..count].iter();
-        if kind == Empty::Marked {
-            let around =
-                runs.find(|run| run.is_marked() && (run.start..run.end).contains(&address));
-            return Ok(around.map(|run| run.start..run.end));
+        let runs = &found[..count];
+        let own = runs.iter().find(|run| (run.start..run.end).contains(&page.start));
+        match (own, kind) {
+            (Some(own), _) if !own.is_marked() => return Ok(Some(page)),
+            (Some(own), Empty::Marked) => return Ok(Some(own.start..own.end)),
+            (Some(_), Empty::Unmarked) | (None, Empty::Marked) => return Ok(None),
+            (Some(_), Empty::Either) | (None, Empty::Unmarked | Empty::Either) => {}
         }
         let Range { mut start, end } = range;
-        let mut end = end.min(walked_to);
-        for run in runs.filter(|run| kind == Empty::Unmarked || !run.is_marked()) {
-            if run.end <= address {
+        let mut end = end.min(walked_to.max(page.end));
+        for run in runs.iter().filter(|run| kind == Empty::Unmarked || !run.is_marked()) {
+            if run.end <= page.start {
                 start = run.end;
-            } else if run.start <= address {
-                return Ok(None);
             } else {
                 end = end.min(run.start);
             }
         }
-        Ok((start..end).contains(&address).then_some(start..end))
+        Ok(Some(start..end))
     }
 
     /// Whether at most so few pages of a range are resident; `false` if the kernel does not tell.
