@@ -238,7 +238,8 @@ impl AddressSpace {
 
     /// Evicted pages around a missing one that can be filled as well. `None` if its entry has no
     /// marker: then the program dropped the page without an event (a guard was there), or an event
-    /// is pending. That is not asked for a page alone, unless the program was dropping memory there.
+    /// is pending. The kernel is asked about a page alone only where the program was dropping
+    /// memory.
     pub(crate) fn evicted_around(&self, page: u64, pages: Range<u64>) -> Option<Range<u64>> {
         if count(&pages) <= 1 && !self.removing.contains(page * PAGE) {
             return Some(pages);
