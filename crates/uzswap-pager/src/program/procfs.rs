@@ -187,7 +187,7 @@ impl ProcessFiles {
         Ok(all)
     }
 
-    /// The addresses around a page whose entries are empty and of one kind. `None` if the page's own
+    /// The addresses around a page whose entries are empty and of one kind. `None` if its own
     /// entry is empty and of the other; the page alone if it has a page or a guard.
     pub(crate) fn empty_around(
         &self,
