@@ -106,7 +106,7 @@ impl Found {
 pub enum Wanted {
     /// Anonymous pages in memory, without the shared zero page.
     Resident,
-    /// Those, pages in swap, guards (`MADV_GUARD_INSTALL`), and markers.
+    /// Resident pages, pages in swap, guards (`MADV_GUARD_INSTALL`), and markers.
     Anonymous,
     /// Entries that are not empty: those, and the shared zero page.
     Populated,
@@ -140,7 +140,7 @@ const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<ScanArgument>(b'f' as u32, 16);
 
 const _: () = assert!(size_of::<ScanArgument>() == 96 && size_of::<Found>() == 24);
 
-/// Finds entries of `addresses`. It stops after `most` of them (0: never); each takes some 60 ns.
+/// Finds entries of `addresses`, `most` of them (0: all); each takes some 60 ns.
 /// `pagemap` is an open /proc/PID/pagemap. How many runs were put into `found`, and the address to
 /// go on from; the end of `addresses` when all was seen.
 ///

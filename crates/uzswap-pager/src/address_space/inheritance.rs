@@ -1,7 +1,7 @@
 //! Which memory of its parent a child has: the markers in the child's page table decide.
 //!
-//! A fork copies markers with the memory. It skips memory with `MADV_DONTFORK`, and copies no
-//! marker of memory with `MADV_WIPEONFORK`. Other threads of the parent may have changed mappings
+//! A fork copies markers with the memory. The kernel skips memory with `MADV_DONTFORK`, and copies
+//! no marker of memory with `MADV_WIPEONFORK`. Other threads of the parent may have changed mappings
 //! or advice at the same time. So the supervisor reads the markers of the child before it serves a
 //! fault of the child.
 
@@ -85,7 +85,7 @@ impl AddressSpace {
             Some((registered, marked)) => {
                 self.decide_by(&of_parent, &own, &registered, &marked);
                 self.mark_late();
-                // Until now, protection would have left markers on empty entries.
+                // Earlier, protection would have put markers on empty entries.
                 let files = std::mem::replace(&mut self.files, found);
                 self.protect(PROTECT_MAX);
                 self.files = files;

@@ -333,7 +333,7 @@ impl AddressSpace {
         self.looks.unmapped(lost - kept.min(lost));
     }
 
-    /// Puts evicted pages where they are now. What is known of the others is dropped.
+    /// Puts evicted pages where they are now, and forgets pages that are gone.
     pub(super) fn place(
         &mut self,
         evicted: Vec<(u64, Entry)>,

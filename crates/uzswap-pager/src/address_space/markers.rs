@@ -1,7 +1,7 @@
 //! Markers: the page table tells evicted pages from fresh ones.
 //!
 //! The supervisor write-protects the empty entry of each page that it evicts. The kernel keeps this
-//! marker when memory moves or forks. It drops the marker with the memory (`munmap`,
+//! marker when memory moves or forks. The kernel drops the marker with the memory (`munmap`,
 //! `MADV_DONTNEED`), and when the page returns.
 //!
 //! - M1: the entry of an evicted page has a marker, or waits for it in `to_mark`.

@@ -15,7 +15,7 @@ use crate::range_set::RangeSet;
 pub(super) struct Move {
     pub(super) from: Range<u64>,
     pub(super) to: u64,
-    /// It may have come after the moment in question.
+    /// The move may have come after the moment in question.
     pub(super) is_optional: bool,
 }
 
@@ -223,7 +223,7 @@ struct Search<'a> {
     /// Where pages without a marker may be, or are gone.
     doubtful: RangeSet,
     unexplained: u64,
-    /// Those of them that are pages without a marker.
+    /// Unexplained bytes of pages without a marker.
     lost: u64,
 }
 

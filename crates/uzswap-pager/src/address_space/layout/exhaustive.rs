@@ -24,7 +24,7 @@ enum Memory {
     Evicted(usize),
 }
 
-/// What a thread does to one page.
+/// A change of one page by a thread.
 #[derive(Debug, Clone, Copy)]
 enum Operation {
     Unmap(usize),

@@ -1,9 +1,9 @@
 //! A model of the kernel, and of a program whose threads change mappings. The supervisor reads
 //! their events in any order. Whenever no event is pending, its table must be right for each page.
 //!
-//! A step of a thread is one of three: a change under the lock of the mappings, the begin of its
-//! event, or the return after the event was read. Steps of other threads and of the supervisor come
-//! between them: it evicts pages, reads events, and registers new memory. Without forks.
+//! A thread changes mappings under their lock, then begins its event, and returns once the event
+//! was read. Steps of other threads and of the supervisor come between these. The supervisor evicts
+//! pages, reads events, and registers new memory. Without forks.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -786,7 +786,7 @@ impl World {
                 Some(Page { resident: None, .. }) if known == Some(0) => Some(0),
                 Some(_) => None,
             };
-            // It moved there before the drop: its next fault shows that its marker is gone.
+            // The page moved there before the drop: the next fault shows that its marker is gone.
             let has_gone = is.is_none() && self.space.removing.contains(address(at));
             if known != is && !has_gone {
                 self.fail(&format!("of page {at}, {known:?} is known, and {is:?} is true"));
@@ -824,7 +824,7 @@ impl World {
 }
 
 /// Two moves to one place, with an unmap between, leave it unknown which of the two came last, if
-/// all pages of both were evicted. That is so in few of these histories; each has hundreds of
+/// all pages of both were evicted. Few of these histories have that case; each has hundreds of
 /// changes.
 #[test]
 fn the_table_is_right_whenever_no_event_is_pending() {
