@@ -253,7 +253,8 @@ impl AddressSpace {
         for range in touched.iter() {
             evicted.insert_all(&runs_of(self.evicted_in(&range)));
         }
-        if evicted == RangeSet::new() {
+        let drops_some = touched.iter().any(|range| self.removing.has_some_of(&range));
+        if evicted == RangeSet::new() && !drops_some {
             return Resolved::default();
         }
         for range in touched.iter() {
