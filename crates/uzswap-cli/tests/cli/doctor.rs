@@ -135,7 +135,7 @@ fn a_good_machine_has_nothing_to_note() {
         assert_eq!(finding.state, State::Ok, "{finding:?}");
         assert!(finding.fix.is_empty() && !finding.means.is_empty(), "{finding:?}");
     }
-    assert_eq!(report.findings.len(), 19);
+    assert_eq!(report.findings.len(), 20);
 }
 
 #[test]

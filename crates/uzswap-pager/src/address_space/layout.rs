@@ -303,7 +303,6 @@ impl AddressSpace {
         let poisoned: Vec<_> = touched.iter().flat_map(|it| self.poison_later.within(it)).collect();
         let moves: Vec<Move> = changes.moves(false).collect();
         poisoned.into_iter().for_each(|it| self.poison_later.insert_all(&reachable(&moves, it)));
-        self.markers.moved(&touched, |page| changes.follow(page));
         self.place(evicted, resolved, &changes.dropped_unmoved());
         changes.dropped().iter().for_each(|range| self.removing.insert(range));
     }
@@ -343,12 +342,17 @@ impl AddressSpace {
     ) {
         let mut kept = resolved.kept.clone();
         kept.sort_unstable_by_key(|piece| piece.was);
+        let (mut late, mut late_now) = (RangeSet::new(), RangeSet::new());
         for (page, entry) in evicted {
             let address = page * PAGE;
             let at = kept.partition_point(|piece| piece.before().end <= address);
             let now = kept.get(at).filter(|piece| piece.was <= address);
             let now = now.map(|piece| address - piece.was + piece.start);
             let is_dropped = now == Some(address) && dropped.contains(address);
+            if self.awaits_marker(address) {
+                late.insert(address..address + PAGE);
+                now.into_iter().for_each(|now| late_now.insert(now..now + PAGE));
+            }
             match (now.filter(|_| !is_dropped), entry.place) {
                 (Some(now), place) => {
                     if let Place::Staged(staged) = place {
@@ -362,6 +366,7 @@ impl AddressSpace {
                 (None, Place::Program) => {}
             }
         }
+        self.markers.move_late(&late, &late_now);
         let mut unknown = resolved.unknown.clone();
         if self.are_markers_strict() {
             unknown.insert_all(&resolved.unexplained);

@@ -12,7 +12,7 @@
 use std::io;
 use std::ops::Range;
 
-use super::{AddressSpace, PAGE, pages};
+use super::{AddressSpace, PAGE};
 use crate::page_table::{Place, UNKNOWN};
 use crate::range_set::RangeSet;
 
@@ -26,6 +26,9 @@ pub(super) struct Markers {
     loose: bool,
     #[cfg(debug_assertions)]
     calls: u32,
+    /// Ranges that were marked, for tests without a kernel.
+    #[cfg(test)]
+    pub(super) marked: RangeSet,
 }
 
 impl Markers {
@@ -33,18 +36,18 @@ impl Markers {
         self.to_mark.bytes()
     }
 
-    /// Notes that pages of some ranges have moved, evicted ones without markers with them.
-    pub(super) fn moved(&mut self, touched: &RangeSet, follow: impl Fn(u64) -> Option<u64>) {
-        let late: Vec<_> = touched.iter().flat_map(|it| self.to_mark.within(it)).collect();
-        late.iter().for_each(|part| self.to_mark.remove(part.clone()));
-        let followed = runs_of(late.into_iter().flat_map(pages).filter_map(follow));
-        self.to_mark.insert_all(&followed);
+    /// Replaces the addresses of pages without markers.
+    pub(super) fn move_late(&mut self, before: &RangeSet, now: &RangeSet) {
+        before.iter().for_each(|range| self.to_mark.remove(range));
+        self.to_mark.insert_all(now);
     }
 }
 
 impl AddressSpace {
     /// Marks entries whose pages were moved out.
     pub(super) fn mark(&mut self, range: Range<u64>) {
+        #[cfg(test)]
+        self.markers.marked.insert(range.clone());
         // Other errors: the memory is gone.
         if self.uffd.write_protect(range.clone()).is_err_and(|error| is_busy(&error)) {
             self.mark_later(range);

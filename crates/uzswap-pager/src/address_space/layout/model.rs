@@ -177,8 +177,6 @@ struct World {
     command: Vec<usize>,
     /// Pages that the helper has moved, with their contents: the supervisor has not noted these.
     moved: Vec<(usize, u64)>,
-    /// Slots of pages whose markers the kernel refused.
-    late: BTreeSet<u32>,
     /// Pages whose content the supervisor does not know.
     unknown: usize,
     registrar: Registrar,
@@ -206,7 +204,6 @@ impl World {
             contents: 0,
             command: Vec::new(),
             moved: Vec::new(),
-            late: BTreeSet::new(),
             unknown: 0,
             registrar: Registrar::default(),
             history: Vec::new(),
@@ -543,7 +540,6 @@ impl World {
             match place {
                 Place::Stored(slot) if page.is_marked => {
                     found = self.kept.remove(&slot).expect("a slot that is kept");
-                    self.late.remove(&slot);
                 }
                 Place::Stored(_) => {
                     self.space.forget(range); // the program dropped it
@@ -595,13 +591,10 @@ impl World {
         let is_settled = self.space.settle_with(&self.machine);
         if is_settled {
             self.poison();
-            for at in 0..PAGES {
-                if let Place::Stored(slot) = self.space.table.get(number(at)).place
-                    && self.late.remove(&slot)
-                {
-                    let page = self.machine.pages[at].as_mut();
-                    page.expect("an evicted page is mapped").is_marked = true;
-                }
+            let marked = std::mem::take(&mut self.space.markers.marked);
+            for at in marked.iter().flat_map(|range| places(&range)) {
+                let page = self.machine.pages[at].as_mut();
+                page.expect("an evicted page is mapped").is_marked = true;
             }
         }
         self.free_released();
@@ -632,7 +625,6 @@ impl World {
             self.note(format!("{at} is evicted: {content}"));
             if self.machine.changing > 0 {
                 self.space.mark_later(addresses(&(at..at + 1)));
-                self.late.insert(self.slots);
             } else if let Some(page) = &mut self.machine.pages[at] {
                 page.is_marked = true;
             }
@@ -641,7 +633,6 @@ impl World {
 
     fn free_released(&mut self) {
         for slot in self.space.take_released() {
-            self.late.remove(&slot);
             self.kept.remove(&slot).expect("a slot that is kept");
         }
     }
