@@ -1,9 +1,9 @@
 //! Which memory of its parent a child has: the markers in the child's page table decide.
 //!
 //! A fork copies markers with the memory. The kernel skips memory with `MADV_DONTFORK`, and copies
-//! no marker of memory with `MADV_WIPEONFORK`. Other threads of the parent may have changed mappings
-//! or advice at the same time. So the supervisor reads the markers of the child before it serves a
-//! fault of the child.
+//! no marker of memory with `MADV_WIPEONFORK`. Other threads of the parent may have changed
+//! mappings or advice at the same time. So the supervisor reads the markers of the child before it
+//! serves a fault of the child.
 
 use std::ops::Range;
 use std::sync::Arc;
