@@ -214,8 +214,8 @@ struct Search<'a> {
     moves: &'a [Move],
     /// Unmaps of memory that may move; of other memory the markers tell.
     unmaps: Vec<Range<u64>>,
-    /// The changes that were made, and the pieces after them.
-    seen: BTreeSet<(u64, Vec<Piece>)>,
+    /// The changes that were made, the bytes that they have overwritten, and the pieces after them.
+    seen: BTreeSet<(u64, u64, Vec<Piece>)>,
     /// The markers as the best orders explain them, and the bytes that these leave unexplained.
     best: Vec<Vec<Piece>>,
     /// There are too many orders.
@@ -254,7 +254,7 @@ impl<'a> Search<'a> {
         if !is_within {
             self.is_cut = true;
         }
-        if !is_within || !self.seen.insert((made, pieces.clone())) {
+        if !is_within || !self.seen.insert((made, overwritten, pieces.clone())) {
             return;
         }
         let mut is_end = true;
