@@ -81,30 +81,15 @@ impl Change {
 
 /// Changes in the order in which they were read.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Changes {
-    all: Vec<Change>,
-    /// Old addresses of moves whose second event was not read: a move that leaves no mapping behind
-    /// reports that it unmaps them.
-    to_unmap: Vec<Range<u64>>,
-}
+pub(crate) struct Changes(Vec<Change>);
 
 impl Changes {
     pub(super) fn push(&mut self, change: Change) {
-        match &change {
-            Change::Moved(from, _) => self.to_unmap.push(from.clone()),
-            Change::Unmapped(range) => {
-                if let Some(at) = self.to_unmap.iter().position(|from| from == range) {
-                    self.to_unmap.remove(at);
-                    return;
-                }
-            }
-            Change::Dropped(_) => {}
-        }
-        self.all.push(change);
+        self.0.push(change);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.0.is_empty()
     }
 
     pub(super) fn touched(&self) -> RangeSet {
@@ -112,12 +97,12 @@ impl Changes {
     }
 
     pub(super) fn moves(&self, is_optional: bool) -> impl Iterator<Item = Move> {
-        let moves = self.all.iter().filter_map(Change::as_move);
+        let moves = self.0.iter().filter_map(Change::as_move);
         moves.map(move |(from, to)| Move { from: from.clone(), to, is_optional })
     }
 
     pub(super) fn unmaps(&self) -> impl Iterator<Item = Range<u64>> {
-        self.all.iter().filter_map(|change| match change {
+        self.0.iter().filter_map(|change| match change {
             Change::Unmapped(range) => Some(range.clone()),
             Change::Dropped(_) | Change::Moved(..) => None,
         })
@@ -139,14 +124,14 @@ impl Changes {
 
     fn touched_by(&self, is_one: impl Fn(&Change) -> bool) -> RangeSet {
         let mut touched = RangeSet::new();
-        let all = self.all.iter().filter(|change| is_one(change));
+        let all = self.0.iter().filter(|change| is_one(change));
         all.flat_map(Change::touched).for_each(|range| touched.insert(range));
         touched
     }
 
     /// Where a page is after these in their order; `None` if it is gone.
     fn follow(&self, page: u64) -> Option<u64> {
-        let followed = self.all.iter().try_fold(page * PAGE, |at, change| match change {
+        let followed = self.0.iter().try_fold(page * PAGE, |at, change| match change {
             Change::Moved(from, to) if from.contains(&at) => Some(at - from.start + to),
             Change::Moved(..) if change.touched()[1].contains(&at) => None,
             Change::Unmapped(range) | Change::Dropped(range) if range.contains(&at) => None,
@@ -155,17 +140,20 @@ impl Changes {
         followed.map(|at| at / PAGE)
     }
 
-    /// Moves whose addresses no other change touches.
+    /// Moves whose addresses no other change touches, but for the second event of a move that leaves
+    /// no mapping behind.
     fn sole_moves(&self) -> impl Iterator<Item = (&Range<u64>, Range<u64>)> {
         let is_apart = |one: &Change, other: &Change| {
             let overlaps = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
             !one.touched().iter().any(|a| other.touched().iter().any(|b| overlaps(a, b)))
         };
-        self.all.iter().enumerate().filter_map(move |(number, change)| {
+        self.0.iter().enumerate().filter_map(move |(number, change)| {
             let (from, _) = change.as_move()?;
-            let mut others = self.all.iter().enumerate().filter(|(other, _)| *other != number);
+            let mut others = self.0.iter().enumerate().filter(|(other, _)| *other != number);
             let [_, into] = change.touched();
-            others.all(|(_, other)| is_apart(change, other)).then_some((from, into))
+            let is_second = |other: &Change| *other == Change::Unmapped(from.clone());
+            let is_sole = others.all(|(_, it)| is_apart(change, it) || is_second(it));
+            is_sole.then_some((from, into))
         })
     }
 }

@@ -272,7 +272,9 @@ impl<'a> Search<'a> {
         for number in 0..self.unmaps.len() {
             let (range, bit) = (&self.unmaps[number], 1 << (self.moves.len() + number));
             let has_some = pieces.iter().any(|piece| piece.part(range).is_some());
-            if made & bit == 0 && has_some {
+            let is_made = |at: usize| made & 1 << (self.moves.len() + at) != 0;
+            let is_next = !(0..number).any(|at| !is_made(at) && self.unmaps[at] == *range);
+            if made & bit == 0 && has_some && is_next {
                 let others = [0..range.start, range.end..u64::MAX];
                 let parts = |piece: &Piece| others.clone().map(|range| piece.part(&range));
                 let after = pieces.iter().flat_map(parts).flatten().collect();
@@ -317,6 +319,19 @@ impl<'a> Search<'a> {
         gone.outside(piece.at()).iter().map(|part| part.end - part.start).sum()
     }
 
+    /// Unmaps without the second events of moves, which leave no mapping behind.
+    fn other_unmaps(&self) -> impl Iterator<Item = &Range<u64>> {
+        let unmaps = &self.evidence.unmaps;
+        unmaps
+            .iter()
+            .enumerate()
+            .filter(|(number, range)| {
+                let before = unmaps[..*number].iter().filter(|it| it == range).count();
+                before >= self.moves.iter().filter(|one| one.from == **range).count()
+            })
+            .map(|(_, range)| range)
+    }
+
     /// Compares a state with the markers.
     fn end(&mut self, pieces: &[Piece], overwritten: u64) {
         let mut kept: Vec<Piece> = Vec::new();
@@ -335,8 +350,7 @@ impl<'a> Search<'a> {
                     // One of the places on its way may have been unmapped.
                     let on_way = reachable(self.moves, part.before());
                     let is_gone = |at| self.evidence.gone.has_some_of(&at);
-                    let is_unmapped =
-                        self.evidence.unmaps.iter().any(|range| on_way.has_some_of(range));
+                    let is_unmapped = self.other_unmaps().any(|range| on_way.has_some_of(range));
                     if is_unmapped || on_way.iter().any(is_gone) {
                         self.doubtful.insert(part.at());
                     } else {
