@@ -140,8 +140,8 @@ impl Changes {
         followed.map(|at| at / PAGE)
     }
 
-    /// Moves whose addresses no other change touches, but for the second event of a move that leaves
-    /// no mapping behind.
+    /// Moves whose addresses no other change touches, but for the second event of a move that
+    /// leaves no mapping behind.
     fn sole_moves(&self) -> impl Iterator<Item = (&Range<u64>, Range<u64>)> {
         let is_apart = |one: &Change, other: &Change| {
             let overlaps = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
