@@ -8,6 +8,7 @@ use uzswap::AuditError;
 
 impl AddressSpace {
     /// Slots that its entries name; a slot once for each entry.
+    #[cfg(debug_assertions)]
     pub(crate) fn named_slots(&self) -> Vec<u32> {
         let mut slots = self.released.clone();
         self.table.for_each(&mut |_, entry| {
