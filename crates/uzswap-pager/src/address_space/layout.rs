@@ -165,12 +165,20 @@ impl AddressSpace {
 
     /// Forgets a range of pages, and releases the slots that they named.
     pub(crate) fn forget(&mut self, range: Range<u64>) {
-        let AddressSpace { table, staging, released, .. } = self;
-        table.take_range(pages(range), &mut |_, entry| match entry.place {
-            Place::Stored(slot) => released.push(slot),
-            Place::Staged(staged) => drop(staging.owners.take(staged)),
-            Place::Program => {}
+        let mut evicted = Vec::new();
+        self.table.take_range(pages(range), &mut |_, entry| {
+            evicted.extend(Some(entry.place).filter(|place| *place != Place::Program));
         });
+        evicted.into_iter().for_each(|place| self.release(place));
+    }
+
+    /// Releases the slot, or the page of staging, of a page that is forgotten.
+    fn release(&mut self, place: Place) {
+        match place {
+            Place::Stored(slot) => self.released.push(slot),
+            Place::Staged(staged) => drop(self.staging.owners.take(staged)),
+            Place::Program => {}
+        }
     }
 
     /// Takes the slots of forgotten pages.
@@ -349,9 +357,7 @@ impl AddressSpace {
                     self.table.set(now / PAGE, entry);
                     self.registered.insert(now..now + PAGE);
                 }
-                (None, Place::Stored(slot)) => self.released.push(slot),
-                (None, Place::Staged(staged)) => drop(self.staging.owners.take(staged)),
-                (None, Place::Program) => {}
+                (None, place) => self.release(place),
             }
         }
         self.markers.move_late(&late, &late_now);

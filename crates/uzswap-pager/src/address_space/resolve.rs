@@ -21,7 +21,13 @@ pub(super) struct Move {
 
 impl Move {
     pub(super) fn into(&self) -> Range<u64> {
-        self.to..self.to + (self.from.end - self.from.start)
+        self.moved(&self.from)
+    }
+
+    /// The addresses of a part of the memory after the move.
+    fn moved(&self, part: &Range<u64>) -> Range<u64> {
+        let start = part.start - self.from.start + self.to;
+        start..start + (part.end - part.start)
     }
 
     fn touches(&self, ranges: &RangeSet) -> bool {
@@ -196,9 +202,8 @@ pub(super) fn reachable(moves: &[Move], range: Range<u64>) -> RangeSet {
     loop {
         let before = reached.clone();
         for one in moves {
-            let at = |address| address - one.from.start + one.to;
             let there: Vec<_> = reached.within(one.from.clone()).collect();
-            there.iter().for_each(|part| reached.insert(at(part.start)..at(part.end)));
+            there.iter().for_each(|part| reached.insert(one.moved(part)));
         }
         if reached == before {
             return reached;
@@ -299,8 +304,8 @@ impl<'a> Search<'a> {
         for piece in pieces {
             after.extend(others.iter().filter_map(|range| piece.part(range)));
             if let Some(part) = piece.part(&one.from) {
-                let start = part.start - one.from.start + one.to;
-                after.push(Piece { start, end: start + (part.end - part.start), was: part.was });
+                let Range { start, end } = one.moved(&part.at());
+                after.push(Piece { start, end, was: part.was });
             }
             lost += piece.part(&into).map_or(0, |part| self.not_gone(&part));
         }
