@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// A set of addresses, as ranges that do not overlap, nor touch if not put in so.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RangeSet(BTreeMap<u64, u64>);
 
 impl RangeSet {

@@ -122,9 +122,19 @@ impl AddressSpace {
         let moves: Vec<Move> = of_parent.changes.moves(true).chain(own.moves(false)).collect();
         let late = self.late_markers();
         let unmaps: Vec<_> = of_parent.changes.unmaps().chain(own.unmaps()).collect();
-        let (evicted_pages, moves, unmaps, gone) = (&pages, &moves, &unmaps, &gone);
-        let evidence = Evidence { evicted: evicted_pages, late, marked, moves, unmaps, gone };
-        let mut resolved = evidence.resolve();
+        let mut resolved = Evidence {
+            evicted: &pages,
+            late,
+            marked,
+            moves: &moves,
+            unmaps: &unmaps,
+            gone: &gone,
+            registered: Some(registered),
+            registered_since: &self.registered_since,
+        }
+        .resolve();
+        // Memory that another thread of the parent kept from the child.
+        resolved.unknown.without(registered).iter().for_each(|it| resolved.unknown.remove(it));
         if of_parent.are_some_pending && resolved.has_losses {
             // An unknown move may have put them over others.
             resolved = Resolved { unknown: marked.clone(), ..Resolved::default() };
@@ -165,8 +175,11 @@ impl AddressSpace {
         evicted
     }
 
-    /// Poisons pages whose content is not known. The kernel refuses that while mappings change.
+    /// Poisons pages whose content is not known, unless mappings change.
     pub(crate) fn poison_doubtful(&mut self) {
+        if !self.settle() {
+            return; // these pages may be at other addresses
+        }
         loop {
             let next = self.poison_later.iter().next();
             let Some(mut part) = next else { return };

@@ -31,6 +31,9 @@ pub(super) trait Kernel {
     /// Markers of a range; `None` if the kernel does not tell.
     fn marked_in(&self, range: Range<u64>) -> Option<RangeSet>;
 
+    /// Registered memory; `None` if the kernel does not tell.
+    fn registered(&self) -> Option<RangeSet>;
+
     /// Whether an event is pending.
     fn is_changing(&self) -> bool;
 }
@@ -44,6 +47,11 @@ pub(super) struct KernelOf {
 impl Kernel for KernelOf {
     fn marked_in(&self, range: Range<u64>) -> Option<RangeSet> {
         self.files.as_ref()?.marked_in(range).ok()
+    }
+
+    fn registered(&self) -> Option<RangeSet> {
+        let [registered] = self.files.as_ref()?.mappings_with(["um"]).ok()?;
+        Some(registered)
     }
 
     fn is_changing(&self) -> bool {
@@ -129,6 +137,11 @@ impl Changes {
         touched
     }
 
+    fn touch(&self, range: &Range<u64>) -> bool {
+        let overlaps = |it: Range<u64>| it.start < range.end && range.start < it.end;
+        self.0.iter().flat_map(Change::touched).any(overlaps)
+    }
+
     /// Where a page is after these in their order; `None` if it is gone.
     fn follow(&self, page: u64) -> Option<u64> {
         let followed = self.0.iter().try_fold(page * PAGE, |at, change| match change {
@@ -205,6 +218,11 @@ impl AddressSpace {
         self.changes.is_empty() && !self.is_undecided()
     }
 
+    /// Whether a change of a range was read and is not applied.
+    pub(super) fn has_changed(&self, range: &Range<u64>) -> bool {
+        self.changes.touch(range)
+    }
+
     /// Applies the changes to the table, if no event is pending; `false` if one is.
     pub(crate) fn settle(&mut self) -> bool {
         if self.changes.is_empty() && !self.has_late_markers() {
@@ -226,6 +244,7 @@ impl AddressSpace {
             }
             self.changes = Changes::default();
             self.apply(&changes, &resolved);
+            self.registered_since = RangeSet::new();
         }
         self.mark_late();
         true
@@ -264,16 +283,23 @@ impl AddressSpace {
             gone.insert(it.clone());
             evicted.insert(it);
         });
-        let moves: Vec<Move> = changes.moves(false).collect();
-        Evidence {
+        let evidence = Evidence {
             evicted: &evicted,
             late: self.late_markers(),
             marked: &marked,
-            moves: &moves,
+            moves: &changes.moves(false).collect::<Vec<_>>(),
             unmaps: &changes.unmaps().collect::<Vec<_>>(),
             gone: &gone,
+            registered: None,
+            registered_since: &self.registered_since,
+        };
+        let resolved = evidence.resolve();
+        if resolved.unknown == RangeSet::new() {
+            return resolved;
         }
-        .resolve()
+        // The kernel walks all mappings for it.
+        let registered = kernel.registered();
+        Evidence { registered: registered.as_ref(), ..evidence }.resolve()
     }
 
     /// Changes the table and the ranges as the changes and the markers say.

@@ -48,6 +48,9 @@ impl AddressSpace {
     pub(super) fn mark(&mut self, range: Range<u64>) {
         #[cfg(test)]
         self.markers.marked.insert(range.clone());
+        if self.has_changed(&range) {
+            return self.mark_later(range); // the kernel has other memory there
+        }
         // Other errors: the memory is gone.
         if self.uffd.write_protect(range.clone()).is_err_and(|error| is_busy(&error)) {
             self.mark_later(range);
@@ -86,6 +89,7 @@ impl AddressSpace {
         self.markers.to_mark = parent.markers.to_mark.clone();
         self.markers.loose = parent.markers.loose;
         self.removing = parent.removing.clone();
+        self.registered_since = parent.registered_since.clone();
     }
 
     /// Write-protects the pages of a range. Without the files of the process, empty entries get
@@ -99,10 +103,12 @@ impl AddressSpace {
         populated.iter().try_for_each(|run| self.uffd.write_protect(run))
     }
 
-    /// Ends the write protection of all pages, and leaves the markers of evicted ones.
+    /// Ends the write protection of all pages, and leaves the markers of evicted ones. Pages stay
+    /// protected while mappings change: the table does not tell then where evicted pages are.
     pub(super) fn unprotect_all_pages(&mut self) {
-        let mut are_all = true;
-        for part in self.registered.iter() {
+        let mut are_all = self.settle();
+        let registered = if are_all { self.registered.clone() } else { RangeSet::new() };
+        for part in registered.iter() {
             let mut start = part.start;
             let ends = self.evicted_in(&part).map(|page| page * PAGE).chain([part.end]);
             for end in ends {
@@ -112,7 +118,8 @@ impl AddressSpace {
                 start = end + PAGE;
             }
         }
-        self.markers.loose &= !are_all;
+        // A protected page in swap looks like an entry with a marker.
+        self.markers.loose = !are_all;
     }
 
     /// The pages of a window in a row with `page` that are in the program: empty if `page` is
@@ -174,6 +181,7 @@ impl AddressSpace {
     /// Drops staged pages that the server filled with zeros ahead of a touch, and that nobody
     /// wrote: the next touch fills them again.
     pub(crate) fn drop_untouched(&mut self, staged: Vec<u32>) {
+        let is_settled = self.settle(); // before: this moves pages to other addresses
         let mut fresh = RangeSet::new();
         for staged in staged {
             let Some(owner) = self.staging.owners.take(staged) else { continue };
@@ -182,7 +190,6 @@ impl AddressSpace {
                 fresh.insert(owner * PAGE..(owner + 1) * PAGE);
             }
         }
-        let is_settled = self.settle();
         for run in fresh.iter() {
             // While mappings change, the markers stay. They tell as little as those of memory that
             // the program drops.
@@ -203,4 +210,46 @@ pub(super) fn runs_of(all: impl Iterator<Item = u64>) -> RangeSet {
     let mut runs = RangeSet::new();
     all.for_each(|page| runs.insert(page * PAGE..(page + 1) * PAGE));
     runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address_space::layout::Change;
+    use crate::page_table::Entry;
+
+    const FROM: u64 = 1 << 30;
+    const TO: u64 = 1 << 31;
+
+    /// With a page whose move was read, and is not applied.
+    fn space_that_changes() -> AddressSpace {
+        let mut space = AddressSpace::of_nothing();
+        space.registered.insert(FROM..FROM + PAGE);
+        space.table.set(FROM / PAGE, Entry { place: Place::Staged(0), ..UNKNOWN });
+        space.staging.owners.set(0, FROM / PAGE);
+        space.changed(Change::Moved(FROM..FROM + PAGE, TO));
+        space
+    }
+
+    #[test]
+    fn markers_of_memory_that_changes_are_late() {
+        let mut space = space_that_changes();
+        space.mark(FROM..FROM + PAGE);
+        assert!(space.awaits_marker(FROM));
+        // Its userfaultfd is none: the memory is gone.
+        space.mark(FROM + PAGE..FROM + PAGE * 2);
+        assert!(!space.awaits_marker(FROM + PAGE));
+    }
+
+    #[test]
+    fn markers_are_removed_where_changes_have_moved_them() {
+        let mut space = space_that_changes();
+        space.drop_untouched(vec![0]);
+        assert_eq!([FROM, TO].map(|at| space.removing.contains(at)), [false, true]);
+        // Not before: the table tells where evicted pages are.
+        let mut space = space_that_changes();
+        space.protects = true;
+        space.end_sharing();
+        assert!(space.is_settled());
+    }
 }

@@ -145,6 +145,8 @@ pub(crate) struct AddressSpace {
     undecided: Option<Uncertain>,
     /// Evicted pages with unknown content that the kernel has not poisoned yet.
     poison_later: RangeSet,
+    /// Memory that was registered since changes are pending.
+    registered_since: RangeSet,
     /// The processes with which it may share pages.
     pub(crate) group: Option<Member>,
     /// When it joined the group.
@@ -229,6 +231,7 @@ impl AddressSpace {
             reports: Reports::default(),
             undecided: None,
             poison_later: RangeSet::default(),
+            registered_since: RangeSet::default(),
             group: None,
             joined: None,
             expected: false,

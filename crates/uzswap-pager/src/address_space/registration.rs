@@ -118,6 +118,7 @@ impl AddressSpace {
         let mut registering = Registering::default();
         registering.register(&self.uffd, &files, parts)?;
         let registered = registering.in_order();
+        self.note_registered_since(&registered);
         let now = files.mappings.at(&registered)?;
         self.note_registered(registered, &now, may_protect);
         Ok(())
@@ -191,6 +192,13 @@ impl AddressSpace {
         self.have_all_forks_told();
         self.protect(PROTECT_MAX);
         are_whole
+    }
+
+    /// Notes memory that was registered while mappings change: it may be newer than the changes.
+    pub(super) fn note_registered_since(&mut self, registered: &[Range<u64>]) {
+        if self.uffd.is_changing() || !self.is_settled() {
+            registered.iter().for_each(|part| self.registered_since.insert(part.clone()));
+        }
     }
 
     /// Keeps the pages of arguments and environment resident: readers of /proc/PID/cmdline find no
@@ -311,6 +319,7 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
         let told = ForkAdvice::of(&files);
         lock(space).note_fork_advice(told);
     }
+    lock(space).note_registered_since(&registering.registered);
     drop(events);
     if !is_settled {
         // It grows by faults now, but counts as registered only when both readings of the mappings

@@ -5,10 +5,12 @@
 //! tries each order of the moves that touch each other, and takes the orders that explain the
 //! markers. A page on which these orders differ is unknown.
 
-use std::collections::BTreeSet;
+mod orders;
+
 use std::ops::Range;
 
 use crate::range_set::RangeSet;
+use orders::Search;
 
 /// A move of memory, by mremap(2).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +81,7 @@ impl Piece {
 }
 
 /// Evicted pages before, markers now, and changes in between.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Evidence<'a> {
     pub(super) evicted: &'a RangeSet,
     /// Of the evicted pages: those without a marker, which the kernel refused.
@@ -88,9 +90,12 @@ pub(super) struct Evidence<'a> {
     pub(super) moves: &'a [Move],
     /// Ranges that were unmapped, each at once, if a limit or a sealed page did not prevent that.
     pub(super) unmaps: &'a [Range<u64>],
-    /// Memory that was dropped or not copied, by its address before or now: its markers may be
-    /// gone.
+    /// Memory that was dropped or not copied, by an address on its way: its markers may be gone.
     pub(super) gone: &'a RangeSet,
+    /// Registered memory now, if the kernel was asked.
+    pub(super) registered: Option<&'a RangeSet>,
+    /// Memory that was registered since: it may be newer than an unmap.
+    pub(super) registered_since: &'a RangeSet,
 }
 
 /// An answer.
@@ -98,16 +103,14 @@ pub(super) struct Evidence<'a> {
 pub(super) struct Resolved {
     /// Markers whose pages are known.
     pub(super) kept: Vec<Piece>,
-    /// Markers whose pages are not: several orders explain them.
+    /// Where pages are whose content is not known: several orders explain the markers there, or a
+    /// marker is gone.
     pub(super) unknown: RangeSet,
     /// Markers that no order explains.
     pub(super) unexplained: RangeSet,
     /// Some pages have no marker, and no event reports them as gone.
     pub(super) has_losses: bool,
 }
-
-/// States that a search visits at most: five moves in a chain have 326 orders of subsets.
-const STATES_MAX: usize = 1 << 12;
 
 impl Evidence<'_> {
     pub(super) fn resolve(&self) -> Resolved {
@@ -119,10 +122,7 @@ impl Evidence<'_> {
             touched.iter().for_each(|range| apart.remove(range));
             self.resolve_group(&group, &touched, &mut resolved);
         }
-        // Nothing has moved there: an unmap explains each missing marker.
-        let mut gone = self.gone.clone();
-        self.unmaps.iter().for_each(|range| gone.insert(range.clone()));
-        Evidence { gone: &gone, ..*self }.resolve_group(&[], &apart, &mut resolved);
+        self.resolve_group(&[], &apart, &mut resolved);
         resolved
     }
 
@@ -159,7 +159,7 @@ impl Evidence<'_> {
         let moves: Vec<Move> = moves.iter().filter(|one| one.touches(&reached)).cloned().collect();
         let pieces = pieces.iter().map(|it| Piece { start: it.start, end: it.end, was: it.start });
         let mut search = Search::new(self, &marked, &moves);
-        search.visit(pieces.collect(), 0, 0);
+        search.visit(search.first(pieces));
         let is_complete = !search.is_cut;
         let Some((first, others)) = search.best.split_first().filter(|_| is_complete) else {
             // Too many orders.
@@ -167,18 +167,22 @@ impl Evidence<'_> {
             late.for_each(|range| resolved.unknown.insert_all(&reachable(&moves, range)));
             return resolved.unknown.insert_all(&marked);
         };
-        let mut agreed = first.clone();
+        let mut agreed = first.kept.clone();
         for other in others {
-            agreed = agreed.iter().flat_map(|piece| parts_of_both(piece, other)).collect();
+            agreed = agreed.iter().flat_map(|piece| parts_of_both(piece, &other.kept)).collect();
         }
         let mut unknown = RangeSet::new();
-        search.best.iter().flatten().for_each(|piece| unknown.insert(piece.at()));
+        let kept = search.best.iter().flat_map(|one| &one.kept);
+        kept.for_each(|piece| unknown.insert(piece.at()));
         resolved.unexplained.insert_all(&marked.without(&unknown));
-        unknown.insert_all(&search.doubtful);
+        for one in &search.best {
+            unknown.insert_all(&one.doubtful);
+            unknown.insert_all(&one.lost);
+            resolved.has_losses |= one.lost != RangeSet::new();
+        }
         agreed.iter().for_each(|piece| unknown.remove(piece.at()));
         resolved.unknown.insert_all(&unknown);
         resolved.kept.append(&mut agreed);
-        resolved.has_losses |= search.lost > 0;
     }
 }
 
@@ -211,171 +215,6 @@ pub(super) fn reachable(moves: &[Move], range: Range<u64>) -> RangeSet {
     }
 }
 
-/// A search through the orders of some moves.
-#[derive(Debug)]
-struct Search<'a> {
-    evidence: &'a Evidence<'a>,
-    marked: &'a RangeSet,
-    moves: &'a [Move],
-    /// Unmaps of memory that may move; of other memory the markers tell.
-    unmaps: Vec<Range<u64>>,
-    /// The changes that were made, the bytes that they have overwritten, and the pieces after them.
-    seen: BTreeSet<(u64, u64, Vec<Piece>)>,
-    /// The markers as the best orders explain them, and the bytes that these leave unexplained.
-    best: Vec<Vec<Piece>>,
-    /// There are too many orders.
-    is_cut: bool,
-    /// Where pages without a marker may be, or are gone.
-    doubtful: RangeSet,
-    unexplained: u64,
-    /// Unexplained bytes of pages without a marker.
-    lost: u64,
-}
-
-impl<'a> Search<'a> {
-    fn new(evidence: &'a Evidence<'_>, marked: &'a RangeSet, moves: &'a [Move]) -> Search<'a> {
-        let (seen, best) = (BTreeSet::new(), Vec::new());
-        let touched = touched_by(moves);
-        let unmaps = evidence.unmaps.iter().filter(|range| touched.has_some_of(range));
-        let unmaps = unmaps.cloned().collect();
-        Search {
-            evidence,
-            marked,
-            moves,
-            unmaps,
-            seen,
-            best,
-            is_cut: false,
-            doubtful: RangeSet::new(),
-            unexplained: 0,
-            lost: 0,
-        }
-    }
-
-    /// Goes on after the moves `made`, which have overwritten so many bytes of pieces without an
-    /// event that explains it.
-    fn visit(&mut self, pieces: Vec<Piece>, made: u64, overwritten: u64) {
-        let is_within = self.seen.len() < STATES_MAX && self.moves.len() + self.unmaps.len() < 64;
-        if !is_within {
-            self.is_cut = true;
-        }
-        if !is_within || !self.seen.insert((made, overwritten, pieces.clone())) {
-            return;
-        }
-        let mut is_end = true;
-        for number in 0..self.moves.len() {
-            let one = &self.moves[number];
-            let is_made = |number: usize| made & 1 << number != 0;
-            // Moves alike are made in their order.
-            let is_next = !(0..number).any(|at| !is_made(at) && self.moves[at] == *one);
-            if !is_made(number) && is_next {
-                is_end &= one.is_optional;
-                let (after, lost) = self.make(one, &pieces);
-                self.visit(after, made | 1 << number, overwritten + lost);
-            }
-        }
-        for number in 0..self.unmaps.len() {
-            let (range, bit) = (&self.unmaps[number], 1 << (self.moves.len() + number));
-            let has_some = pieces.iter().any(|piece| piece.part(range).is_some());
-            let is_made = |at: usize| made & 1 << (self.moves.len() + at) != 0;
-            let is_next = !(0..number).any(|at| !is_made(at) && self.unmaps[at] == *range);
-            if made & bit == 0 && has_some && is_next {
-                let others = [0..range.start, range.end..u64::MAX];
-                let parts = |piece: &Piece| others.clone().map(|range| piece.part(&range));
-                let after = pieces.iter().flat_map(parts).flatten().collect();
-                self.visit(after, made | bit, overwritten);
-            }
-        }
-        if is_end {
-            self.end(&pieces, overwritten);
-        }
-    }
-
-    /// The pieces after a move, and the bytes that it overwrites although no event reports their
-    /// memory as gone.
-    fn make(&self, one: &Move, pieces: &[Piece]) -> (Vec<Piece>, u64) {
-        let (into, mut lost) = (one.into(), 0);
-        let (first, last) = match one.from.start < into.start {
-            true => (&one.from, &into),
-            false => (&into, &one.from),
-        };
-        let others = [0..first.start, first.end..last.start, last.end..u64::MAX];
-        let mut after = Vec::with_capacity(pieces.len() + 2);
-        for piece in pieces {
-            after.extend(others.iter().filter_map(|range| piece.part(range)));
-            if let Some(part) = piece.part(&one.from) {
-                let Range { start, end } = one.moved(&part.at());
-                after.push(Piece { start, end, was: part.was });
-            }
-            lost += piece.part(&into).map_or(0, |part| self.not_gone(&part));
-        }
-        after.sort_unstable();
-        (after, lost)
-    }
-
-    /// Bytes of a piece that no event reports as gone, neither where they are nor where they were.
-    fn not_gone(&self, piece: &Piece) -> u64 {
-        let mut gone = RangeSet::new();
-        self.evidence.gone.within(piece.at()).for_each(|part| gone.insert(part));
-        for part in self.evidence.gone.within(piece.before()) {
-            let start = part.start - piece.was + piece.start;
-            gone.insert(start..start + (part.end - part.start));
-        }
-        gone.outside(piece.at()).iter().map(|part| part.end - part.start).sum()
-    }
-
-    /// Unmaps without the second events of moves, which leave no mapping behind.
-    fn other_unmaps(&self) -> impl Iterator<Item = &Range<u64>> {
-        let unmaps = &self.evidence.unmaps;
-        unmaps
-            .iter()
-            .enumerate()
-            .filter(|(number, range)| {
-                let before = unmaps[..*number].iter().filter(|it| it == range).count();
-                before >= self.moves.iter().filter(|one| one.from == **range).count()
-            })
-            .map(|(_, range)| range)
-    }
-
-    /// Compares a state with the markers.
-    fn end(&mut self, pieces: &[Piece], overwritten: u64) {
-        let mut kept: Vec<Piece> = Vec::new();
-        let mut lost = overwritten;
-        let mut markers = self.marked.clone();
-        for piece in pieces {
-            for at in self.marked.within(piece.at()) {
-                kept.extend(piece.part(&at));
-            }
-            markers.remove(piece.at());
-            for at in self.marked.outside(piece.at()) {
-                let Some(missing) = piece.part(&at) else { continue };
-                let (late, others) = missing.split_by(self.evidence.late);
-                lost += others.iter().map(|part| self.not_gone(part)).sum::<u64>();
-                for part in late {
-                    // One of the places on its way may have been unmapped.
-                    let on_way = reachable(self.moves, part.before());
-                    let is_gone = |at| self.evidence.gone.has_some_of(&at);
-                    let is_unmapped = self.other_unmaps().any(|range| on_way.has_some_of(range));
-                    if is_unmapped || on_way.iter().any(is_gone) {
-                        self.doubtful.insert(part.at());
-                    } else {
-                        kept.push(part);
-                    }
-                }
-            }
-        }
-        let unexplained = lost + markers.iter().map(|part| part.end - part.start).sum::<u64>();
-        kept.sort_unstable();
-        if self.best.is_empty() || unexplained < self.unexplained {
-            (self.unexplained, self.lost) = (unexplained, lost);
-            self.best.clear();
-        }
-        if unexplained == self.unexplained && !self.best.contains(&kept) {
-            self.best.push(kept);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -396,6 +235,17 @@ mod tests {
         all.iter().map(one).collect()
     }
 
+    /// Evidence without an answer about registered memory.
+    fn evidence<'a>(
+        [evicted, late, marked, gone]: [&'a RangeSet; 4],
+        moves: &'a [Move],
+        unmaps: &'a [Range<u64>],
+    ) -> Evidence<'a> {
+        static NONE: RangeSet = RangeSet::new();
+        let (registered, registered_since) = (None, &NONE);
+        Evidence { evicted, late, marked, moves, unmaps, gone, registered, registered_since }
+    }
+
     /// Where each marked page was, if that is known.
     fn origins(
         evicted: &[u64],
@@ -404,11 +254,9 @@ mod tests {
         unmaps: &[u64],
     ) -> Vec<(u64, Option<u64>)> {
         let (evicted, marks) = (set(evicted), set(marked));
-        let (late, gone) = (&RangeSet::new(), &RangeSet::new());
+        let none = &RangeSet::new();
         let unmaps: Vec<_> = unmaps.iter().map(|&at| at..at + BYTES).collect();
-        let (evicted, marked_now, unmaps) = (&evicted, &marks, &unmaps);
-        let evidence = Evidence { evicted, late, marked: marked_now, moves, unmaps, gone };
-        let resolved = evidence.resolve();
+        let resolved = evidence([&evicted, none, &marks, none], moves, &unmaps).resolve();
         let was = |at: u64| {
             let mut all = resolved.kept.iter().filter(|piece| piece.at().contains(&at));
             all.next().map(|piece| piece.was + (at - piece.start))
@@ -448,9 +296,8 @@ mod tests {
         let mut moves = moves(&[(A, B), (C, B)], false);
         moves[1].from = C..C + BYTES / 2;
         let unmaps = std::slice::from_ref(&(B..B + BYTES));
-        let evidence = Evidence { evicted, late: gone, marked, moves: &moves, unmaps, gone };
-        let kept = [Piece { start: B, end: B + BYTES / 2, was: C }];
-        assert_eq!(evidence.resolve().kept, kept);
+        let resolved = evidence([evicted, gone, marked, gone], &moves, unmaps).resolve();
+        assert_eq!(resolved.kept, [Piece { start: B, end: B + BYTES / 2, was: C }]);
     }
 
     #[test]
@@ -463,8 +310,7 @@ mod tests {
     fn pages_without_a_marker_are_where_all_orders_have_them() {
         let resolve = |moves: &[Move], gone: &[u64]| {
             let (evicted, late, marked) = (&set(&[A, C]), &set(&[A]), &set(&[C]));
-            let gone = &set(gone);
-            Evidence { evicted, late, marked, moves, unmaps: &[], gone }.resolve()
+            evidence([evicted, late, marked, &set(gone)], moves, &[]).resolve()
         };
         let to = |at: u64, was| Piece { start: at, end: at + BYTES, was };
         let back = resolve(&moves(&[(A, B), (B, A), (A, B)], false), &[]);

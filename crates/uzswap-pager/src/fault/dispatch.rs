@@ -114,7 +114,6 @@ impl FaultServer {
         if count > 0 {
             fork_event::decide_child(&mut space, &faults);
         }
-        space.settle();
         space.poison_doubtful();
         let guard = self.serve_faults(worker, id, &mut space, faults, since);
         if count < MESSAGES {

@@ -105,6 +105,11 @@ impl Kernel for Machine {
         Some(runs_of(places(&range).filter(is_marked).map(number)))
     }
 
+    fn registered(&self) -> Option<RangeSet> {
+        let is_registered = |at: &usize| self.pages[*at].is_some_and(|page| page.is_registered);
+        Some(runs_of((0..PAGES).filter(is_registered).map(number)))
+    }
+
     fn is_changing(&self) -> bool {
         self.changing > 0
     }
@@ -710,6 +715,11 @@ impl World {
                     }
                     None => {
                         self.is_locked = false;
+                        if machine.changing > 0 || !space.is_settled() {
+                            registered
+                                .iter()
+                                .for_each(|it| space.registered_since.insert(it.clone()));
+                        }
                         if is_settled {
                             Registrar::Registered(registered)
                         } else {
