@@ -78,6 +78,8 @@ const UFFDIO_UNREGISTER: usize = 0x8010_aa01;
 const UFFDIO_COPY: usize = 0xc028_aa03;
 const UFFDIO_MOVE: usize = 0xc028_aa05;
 const MOVE_DONTWAKE: u64 = 1;
+const UFFDIO_WRITEPROTECT: usize = 0xc018_aa06;
+const WRITEPROTECT: u64 = 1;
 const USERFAULTFD_IOC_NEW: usize = 0xaa00;
 const O_CLOEXEC_NONBLOCK: usize = 0o2_000_000 | 0o4_000;
 
@@ -682,6 +684,14 @@ struct Move {
     moved: i64,
 }
 
+/// `struct uffdio_writeprotect`.
+#[repr(C)]
+struct WriteProtect {
+    from: u64,
+    bytes: u64,
+    mode: u64,
+}
+
 impl Helper {
     /// Makes itself known to the supervisor. Where that fails the program runs as it would without
     /// us.
@@ -1001,7 +1011,7 @@ impl Helper {
     /// without it for so many moments.
     fn move_run(&self, run: &Run, pauses: &mut u32) {
         let (to, from) = (run.to.load(Ordering::Relaxed), run.from.load(Ordering::Relaxed));
-        let (mut moved, mut error) = (0, 0);
+        let (mut moved, mut marked, mut error) = (0, 0, 0);
         loop {
             let bytes = run.bytes.load(Ordering::Relaxed);
             if moved >= bytes {
@@ -1022,6 +1032,11 @@ impl Helper {
                 let rest = moved + part;
                 part += self.moved_untold(to + rest, from + rest, bytes - rest);
             }
+            // Later the program may have changed mappings there.
+            if marked == moved && part > 0 && self.mark(from + moved, part) {
+                marked += part;
+                run.marked.store(marked, Ordering::Relaxed);
+            }
             moved += part;
             run.moved.store(moved, Ordering::Relaxed);
             match asked {
@@ -1038,6 +1053,13 @@ impl Helper {
             }
         }
         run.error.store(u64::from(error), Ordering::Relaxed);
+    }
+
+    /// Write-protects empty entries. They are marked as those of evicted pages.
+    fn mark(&self, from: u64, bytes: u64) -> bool {
+        let mut order = WriteProtect { from, bytes, mode: WRITEPROTECT };
+        let address = ptr::from_mut(&mut order).addr();
+        ask(call::IOCTL, [self.userfaultfd, UFFDIO_WRITEPROTECT, address, 0, 0, 0]).is_ok()
     }
 
     /// Moves the pages of a run, all of them or none, whatever their rights. The lock as in

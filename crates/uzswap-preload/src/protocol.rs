@@ -23,7 +23,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Of this protocol: the first word of every message.
-pub const MAGIC: u32 = 0x757a_0004;
+pub const MAGIC: u32 = 0x757a_0005;
 
 /// The variable that names the supervisor's socket.
 pub const SOCKET_VARIABLE: &str = "UZSWAP_SOCKET";
@@ -127,7 +127,8 @@ pub mod holder {
 
 /// What a command does with its runs of pages.
 pub mod work {
-    /// Moves pages to staging: UFFDIO_MOVE.
+    /// Moves pages to staging, and write-protects their empty entries: UFFDIO_MOVE and
+    /// UFFDIO_WRITEPROTECT.
     pub const MOVE: u32 = 1;
     /// As that, once the pages are the program's alone: MADV_POPULATE_WRITE.
     pub const OWN_AND_MOVE: u32 = 2;
@@ -220,6 +221,9 @@ pub struct Run {
     pub bytes: AtomicU64,
     /// The answer: bytes that were moved, from the first one on.
     pub moved: AtomicU64,
-    /// The answer: why not all were, an errno, or 0.
+    /// The answer: bytes whose empty entries were write-protected, from the first one on. The
+    /// kernel refuses that while an event is pending. Not with [`work::REMAP`].
+    pub marked: AtomicU64,
+    /// The answer: why not all were moved, an errno, or 0.
     pub error: AtomicU64,
 }

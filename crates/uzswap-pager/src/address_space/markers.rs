@@ -1,8 +1,8 @@
 //! Markers: the page table tells evicted pages from fresh ones.
 //!
-//! The supervisor write-protects the empty entry of each page that it evicts. The kernel keeps this
-//! marker when memory moves or forks. The kernel drops the marker with the memory (`munmap`,
-//! `MADV_DONTNEED`), and when the page returns.
+//! The helper write-protects the empty entry of each page that it has moved out. The supervisor
+//! does that later if the kernel refused it. The kernel keeps this marker when memory moves or
+//! forks, and drops it with the memory (`munmap`, `MADV_DONTNEED`) or when the page returns.
 //!
 //! - M1: the entry of an evicted page has a marker, or waits for it in `to_mark`.
 //! - M2: an entry with a marker is that of an evicted page, unless markers are `loose`.
@@ -22,7 +22,7 @@ pub(super) struct Markers {
     /// Ranges with evicted pages whose markers the kernel refused while mappings changed.
     to_mark: RangeSet,
     /// Fresh entries may have markers: the kernel protected ranges of a child before its process
-    /// was known.
+    /// was known, or a stopped helper goes on late.
     loose: bool,
     #[cfg(debug_assertions)]
     calls: u32,
@@ -34,6 +34,11 @@ pub(super) struct Markers {
 impl Markers {
     pub(super) fn bytes(&self) -> usize {
         self.to_mark.bytes()
+    }
+
+    /// Notes that fresh entries may have markers from now on.
+    pub(super) fn expect_stray(&mut self) {
+        self.loose = true;
     }
 
     /// Replaces the addresses of pages without markers.
@@ -103,6 +108,21 @@ impl AddressSpace {
         populated.iter().try_for_each(|run| self.uffd.write_protect(run))
     }
 
+    /// Ends the write protection of a range of pages in the program. The helper may have moved and
+    /// marked some of them by now.
+    pub(super) fn unprotect(&mut self, range: Range<u64>, wake: bool) -> io::Result<()> {
+        self.expect_unmarked(&range);
+        self.uffd.write_unprotect(range, wake)
+    }
+
+    /// Notes that the markers of a range are removed.
+    pub(super) fn expect_unmarked(&mut self, range: &Range<u64>) {
+        for run in self.command.iter_mut().flat_map(|command| &mut command.runs) {
+            let of_run = run.addresses();
+            run.is_unmarked |= of_run.start < range.end && range.start < of_run.end;
+        }
+    }
+
     /// Ends the write protection of all pages, and leaves the markers of evicted ones. Pages stay
     /// protected while mappings change: the table does not tell then where evicted pages are.
     pub(super) fn unprotect_all_pages(&mut self) {
@@ -110,10 +130,10 @@ impl AddressSpace {
         let registered = if are_all { self.registered.clone() } else { RangeSet::new() };
         for part in registered.iter() {
             let mut start = part.start;
-            let ends = self.evicted_in(&part).map(|page| page * PAGE).chain([part.end]);
-            for end in ends {
+            let evicted: Vec<u64> = self.evicted_in(&part).map(|page| page * PAGE).collect();
+            for end in evicted.into_iter().chain([part.end]) {
                 if start < end {
-                    are_all &= self.uffd.write_unprotect(start..end, true).is_ok();
+                    are_all &= self.unprotect(start..end, true).is_ok();
                 }
                 start = end + PAGE;
             }

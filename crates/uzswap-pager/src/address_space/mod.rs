@@ -390,6 +390,7 @@ impl AddressSpace {
             if self.uffd.unregister(helper.batch_at(batch)).is_err() {
                 return false;
             }
+            self.markers.expect_stray(); // it may be about to mark those that it has moved
         }
         if self.break_off().is_err() {
             return held;

@@ -8,7 +8,7 @@ use super::{AddressSpace, PAGE};
 use crate::page_table::BATCH_PAGES;
 use crate::page_table::{Entry, Place, UNKNOWN};
 use crate::policy::clock::{Answer, Known};
-use crate::program::helper::{Command, Helper, MoveRun, add_page};
+use crate::program::helper::{Command, Helper, MoveRun, RunAnswer, add_page};
 use crate::program::vmas::{READ_WRITE, Rights};
 use crate::range_set::RangeSet;
 use uzswap_preload::protocol::work;
@@ -166,10 +166,10 @@ impl AddressSpace {
         let Some(helper) = self.helper.clone() else { return };
         let is_done = helper.has_done(&command);
         if is_done || in_part {
-            let answers: Vec<(usize, i32)> = helper.answers(&command).collect();
-            self.note_moved(&mut command, answers.iter().map(|(count, _)| *count));
+            let answers: Vec<RunAnswer> = helper.answers(&command).collect();
+            self.note_moved(&mut command, answers.iter().map(|run| (run.moved, run.marked)));
             if is_done {
-                return self.done(command, answers.into_iter().map(|(_, error)| error));
+                return self.done(command, answers.into_iter().map(|run| run.error));
             }
         }
         self.command = Some(command);
@@ -187,7 +187,7 @@ impl AddressSpace {
         if command.work == work::DROP_FREED {
             counts.resize(command.runs.len(), 0);
         } else if command.work == work::REMAP {
-            counts = helper.answers(command).map(|(count, _)| count).collect();
+            counts = helper.answers(command).map(|run| run.moved).collect();
         }
         for run in &command.runs[counts.len()..] {
             let mut count = run.moved;
@@ -197,16 +197,17 @@ impl AddressSpace {
             counts.push(count);
         }
         if let Some(mut command) = self.command.take() {
-            self.note_moved(&mut command, counts.into_iter());
+            // Whatever the helper has marked, it may be marked twice.
+            self.note_moved(&mut command, counts.into_iter().map(|count| (count, 0)));
             self.done(command, std::iter::repeat(0));
         }
         Ok(())
     }
 
-    /// Of each run of a command so many pages were moved.
-    fn note_moved(&mut self, command: &mut Command, counts: impl Iterator<Item = usize>) {
+    /// Of each run of a command so many pages were moved, and so many of these are marked.
+    fn note_moved(&mut self, command: &mut Command, counts: impl Iterator<Item = (usize, usize)>) {
         let is_remap = command.work == work::REMAP;
-        for (run, count) in command.runs.iter_mut().zip(counts) {
+        for (run, (count, marked)) in command.runs.iter_mut().zip(counts) {
             let is_new = is_remap && run.moved < count;
             let there = is_new.then(|| self.staged_of(run, run.moved, count)).flatten();
             let address = |staged| self.helper.as_ref().map_or(0, |it| it.staged_at(staged));
@@ -215,16 +216,18 @@ impl AddressSpace {
             let missing: Vec<usize> =
                 (run.moved..count).filter(|at| !is_there(run.staged + at)).collect();
             run.missing += missing.len();
-            let mut evicted = RangeSet::new();
+            let mut to_mark = RangeSet::new();
             for at in (run.moved..count).filter(|at| missing.binary_search(at).is_err()) {
                 let (page, staged) = (run.page + at as u64, run.staged + at);
                 let place = Place::Staged(staged as u32);
                 self.table.set(page, Entry { place, ..self.table.get(page) });
                 self.staging.owners.set(staged as u32, page);
-                evicted.insert(page * PAGE..(page + 1) * PAGE);
+                if at >= marked || run.is_unmarked {
+                    to_mark.insert(page * PAGE..(page + 1) * PAGE);
+                }
             }
             run.moved = count;
-            evicted.iter().for_each(|part| self.mark(part));
+            to_mark.iter().for_each(|part| self.mark(part));
         }
     }
 
@@ -330,5 +333,24 @@ mod tests {
         // The kernel refuses more mappings, and nothing went.
         assert_eq!(done(work::MOVE, 0, libc::ENOMEM), (vec![], vec![], true));
         assert_eq!(done(work::MOVE, 3, libc::ENOMEM), (vec![], vec![], false));
+    }
+
+    #[test]
+    fn pages_are_marked_again_where_their_protection_has_ended() {
+        let marked_of = |unprotected: Range<u64>| {
+            let mut space = AddressSpace::of_nothing();
+            let mut run = MoveRun::new(10, 0);
+            run.count = 4;
+            let (number, work, runs) = (1, work::MOVE, vec![run]);
+            let command = Command { number, work, anew: None, batch: None, runs, drops: None };
+            space.command = Some(command);
+            let _ = space.unprotect(unprotected, false); // its userfaultfd is none
+            let mut command = space.command.take().unwrap();
+            // The helper has moved three pages, and marked two of them.
+            space.note_moved(&mut command, std::iter::once((3, 2)));
+            Vec::from_iter(space.markers.marked.iter())
+        };
+        assert_eq!(marked_of(14 * PAGE..20 * PAGE), [12 * PAGE..13 * PAGE]);
+        assert_eq!(marked_of(8 * PAGE..11 * PAGE), [10 * PAGE..13 * PAGE]);
     }
 }

@@ -425,11 +425,11 @@ impl AddressSpace {
         if count(&window) == 0 {
             return window; // it was evicted since: the next touch is a missing page
         }
-        let tries = [window, page..page + 1];
+        let mut tries = [window, page..page + 1].into_iter();
         let may_be_written = |pages: &Range<u64>| {
-            self.uffd.write_unprotect(pages.start * PAGE..pages.end * PAGE, false).is_ok()
+            self.unprotect(pages.start * PAGE..pages.end * PAGE, false).is_ok()
         };
-        let freed = tries.into_iter().find(may_be_written).unwrap_or(page..page);
+        let freed = tries.find(may_be_written).unwrap_or(page..page);
         self.touched(freed.clone());
         self.note_own(count(&freed));
         freed

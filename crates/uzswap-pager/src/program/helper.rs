@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -108,17 +108,38 @@ pub(crate) struct MoveRun {
     pub(crate) moved: usize,
     /// Those among them that were missing.
     pub(crate) missing: usize,
+    /// The supervisor may have removed markers since it gave the command.
+    pub(crate) is_unmarked: bool,
     /// The kernel has reported that they were moved, by mremap.
     pub(crate) is_reported: bool,
     /// Before that it has reported that something else there was changed.
     pub(crate) is_doubted: bool,
 }
 
+/// How a run of a command went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RunAnswer {
+    /// Pages that were moved, from the first one on.
+    pub(crate) moved: usize,
+    /// Moved pages whose entries have markers, from the first one on.
+    pub(crate) marked: usize,
+    /// Why no more were moved, an errno or 0.
+    pub(crate) error: i32,
+}
+
 impl MoveRun {
     /// Of one page, of which it is not known that it was moved.
     pub(crate) fn new(page: u64, staged: usize) -> MoveRun {
-        let (is_reported, is_doubted) = (false, false);
-        MoveRun { page, count: 1, staged, moved: 0, missing: 0, is_reported, is_doubted }
+        MoveRun {
+            page,
+            count: 1,
+            staged,
+            moved: 0,
+            missing: 0,
+            is_unmarked: false,
+            is_reported: false,
+            is_doubted: false,
+        }
     }
 
     pub(crate) fn pages(&self) -> Range<u64> {
@@ -233,6 +254,7 @@ impl Helper {
             told.to.store(self.staged_at(run.staged), Ordering::Relaxed);
             told.bytes.store(run.count as u64 * PAGE, Ordering::Relaxed);
             told.moved.store(0, Ordering::Relaxed);
+            told.marked.store(0, Ordering::Relaxed);
             told.error.store(0, Ordering::Relaxed);
         }
         let memory_of = |batch: Option<usize>| batch.map_or(0..0, |batch| self.batch_at(batch));
@@ -275,11 +297,15 @@ impl Helper {
         self.control.paused.load(Ordering::Relaxed) != 0
     }
 
-    /// How each run of a command went: pages that were moved, and why no more were, an errno or 0.
-    pub(crate) fn answers(&self, command: &Command) -> impl Iterator<Item = (usize, i32)> {
+    /// How each run of a command went.
+    pub(crate) fn answers(&self, command: &Command) -> impl Iterator<Item = RunAnswer> {
         command.runs.iter().zip(&self.control.runs).map(|(run, told)| {
-            let moved = (told.moved.load(Ordering::Relaxed) / PAGE) as usize;
-            (moved.min(run.count), told.error.load(Ordering::Relaxed) as i32)
+            let pages = |bytes: &AtomicU64| {
+                let pages = (bytes.load(Ordering::Relaxed) / PAGE) as usize;
+                pages.min(run.count)
+            };
+            let error = told.error.load(Ordering::Relaxed) as i32;
+            RunAnswer { moved: pages(&told.moved), marked: pages(&told.marked), error }
         })
     }
 
@@ -413,7 +439,7 @@ mod tests {
             run.error.store(libc::ENOENT as u64, Ordering::Relaxed);
         }
         helper.take_back(&command, 11 * PAGE..13 * PAGE);
-        let answers: Vec<(usize, i32)> = helper.answers(&command).collect();
-        assert_eq!(answers, [(1, 0), (0, 0), (0, libc::ENOENT)]);
+        let answers = helper.answers(&command).map(|run| (run.moved, run.marked, run.error));
+        assert!(answers.eq([(1, 0, 0), (0, 0, 0), (0, 0, libc::ENOENT)]));
     }
 }
