@@ -31,7 +31,7 @@ pub(super) trait Kernel {
     /// Markers of a range; `None` if the kernel does not tell.
     fn marked_in(&self, range: Range<u64>) -> Option<RangeSet>;
 
-    /// Registered memory; `None` if the kernel does not tell.
+    /// Registered mappings, each a range of its own; `None` if the kernel does not tell.
     fn registered(&self) -> Option<RangeSet>;
 
     /// Whether an event is pending.

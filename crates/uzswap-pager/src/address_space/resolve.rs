@@ -92,7 +92,7 @@ pub(super) struct Evidence<'a> {
     pub(super) unmaps: &'a [Range<u64>],
     /// Memory that was dropped or not copied, by an address on its way: its markers may be gone.
     pub(super) gone: &'a RangeSet,
-    /// Registered memory now, if the kernel was asked.
+    /// Registered mappings now, if the kernel was asked.
     pub(super) registered: Option<&'a RangeSet>,
     /// Memory that was registered since: it may be newer than an unmap.
     pub(super) registered_since: &'a RangeSet,
@@ -156,9 +156,10 @@ impl Evidence<'_> {
         let pieces = within(self.evicted);
         let mut reached = RangeSet::new();
         pieces.iter().for_each(|it| reached.insert_all(&reachable(moves, it)));
-        let moves: Vec<Move> = moves.iter().filter(|one| one.touches(&reached)).cloned().collect();
+        let (moves, others): (Vec<Move>, Vec<Move>) =
+            moves.iter().cloned().partition(|one| one.touches(&reached));
         let pieces = pieces.iter().map(|it| Piece { start: it.start, end: it.end, was: it.start });
-        let mut search = Search::new(self, &marked, &moves);
+        let mut search = Search::new(self, &marked, (&moves, &others));
         search.visit(search.first(pieces));
         let is_complete = !search.is_cut;
         let Some((first, others)) = search.best.split_first().filter(|_| is_complete) else {

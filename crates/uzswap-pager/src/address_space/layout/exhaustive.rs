@@ -200,8 +200,10 @@ impl Kernel for Window {
     }
 
     fn registered(&self) -> Option<RangeSet> {
-        let is_registered = |page: &usize| self.memory[*page].is_registered();
-        Some(runs_of((0..PAGES).filter(is_registered).map(|page| address(page) / PAGE)))
+        let mut mappings = RangeSet::new();
+        let registered = (0..PAGES).filter(|&page| self.memory[page].is_registered());
+        registered.for_each(|page| mappings.insert_apart(range(page)));
+        Some(mappings)
     }
 
     fn is_changing(&self) -> bool {

@@ -45,10 +45,11 @@ pub(super) struct State {
     /// The changes, by their numbers.
     made: u64,
     pieces: Vec<Moving>,
+    /// Memory that has moved, and where it was: it is registered until an unmap.
+    registered: RangeSet,
     /// Where nothing is registered after an unmap.
     cleared: RangeSet,
-    /// Bytes that speak against it: no event reports pages as gone that a move has overwritten, or
-    /// nothing registered was there to be moved.
+    /// Bytes of pages that a move has overwritten, although no event reports them as gone.
     unexplained: u64,
 }
 
@@ -72,6 +73,9 @@ pub(super) struct Search<'a> {
     unmaps: Vec<Range<u64>>,
     /// Memory that was unmapped. Nothing has moved there, or from there.
     unmapped: RangeSet,
+    /// Memory that may be newer than an unmap: it was registered since, or other moves put it
+    /// there.
+    newer: RangeSet,
     seen: BTreeSet<State>,
     /// The best explanations, and the bytes that these leave unexplained.
     pub(super) best: Vec<Explanation>,
@@ -81,10 +85,11 @@ pub(super) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
+    /// A search through the orders of `moves`. Others of the group move no evicted page.
     pub(super) fn new(
         evidence: &'a Evidence<'_>,
         marked: &'a RangeSet,
-        moves: &'a [Move],
+        (moves, others): (&'a [Move], &[Move]),
     ) -> Search<'a> {
         let touched = touched_by(moves);
         let unmaps = evidence.unmaps.iter().filter(|range| touched.has_some_of(range));
@@ -92,12 +97,15 @@ impl<'a> Search<'a> {
         if moves.is_empty() {
             evidence.unmaps.iter().for_each(|range| unmapped.insert(range.clone()));
         }
+        let mut newer = evidence.registered_since.clone();
+        others.iter().for_each(|one| newer.insert(one.into()));
         Search {
             evidence,
             marked,
             moves,
             unmaps: unmaps.cloned().collect(),
             unmapped,
+            newer,
             seen: BTreeSet::new(),
             best: Vec::new(),
             unexplained: 0,
@@ -109,7 +117,8 @@ impl<'a> Search<'a> {
     pub(super) fn first(&self, pieces: impl Iterator<Item = Piece>) -> State {
         let pieces = pieces.map(|piece| Moving { piece, may_be_gone: false });
         let pieces = pieces.flat_map(|it| it.noted(self.evidence.gone)).collect();
-        State { made: 0, pieces, cleared: RangeSet::new(), unexplained: 0 }
+        let (registered, cleared) = (RangeSet::new(), RangeSet::new());
+        State { made: 0, pieces, registered, cleared, unexplained: 0 }
     }
 
     /// Goes on after a state, in each order.
@@ -135,7 +144,8 @@ impl<'a> Search<'a> {
         }
         for number in 0..self.unmaps.len() {
             let (range, bit) = (self.unmaps[number].clone(), moves.len() + number);
-            let has_some = state.pieces.iter().any(|it| it.part(&range).is_some());
+            let has_some = state.pieces.iter().any(|it| it.part(&range).is_some())
+                || state.registered.has_some_of(&range);
             let is_next =
                 !(0..number).any(|at| !is_made(moves.len() + at) && self.unmaps[at] == range);
             if !is_made(bit) && has_some && is_next {
@@ -156,9 +166,7 @@ impl<'a> Search<'a> {
             false => (&into, &one.from),
         };
         let others = [0..first.start, first.end..last.start, last.end..u64::MAX];
-        if state.cleared.outside(one.from.clone()).is_empty() {
-            state.unexplained += bytes_of(std::iter::once(one.from.clone()));
-        }
+        state.registered.insert_all(&touched_by(std::slice::from_ref(one)));
         state.cleared.remove(into.clone());
         for it in std::mem::take(&mut state.pieces) {
             state.pieces.extend(others.iter().filter_map(|range| it.part(range)));
@@ -181,8 +189,8 @@ impl<'a> Search<'a> {
         let others = [0..range.start, range.end..u64::MAX];
         let parts = |it: &Moving| others.clone().map(|range| it.part(&range));
         state.pieces = state.pieces.iter().flat_map(parts).flatten().collect();
-        let newer = &self.evidence.registered_since;
-        newer.outside(range.clone()).into_iter().for_each(|part| state.cleared.insert(part));
+        state.registered.remove(range.clone());
+        self.newer.outside(range.clone()).into_iter().for_each(|part| state.cleared.insert(part));
         state
     }
 
@@ -203,12 +211,8 @@ impl<'a> Search<'a> {
                 others.for_each(|part| self.lose(part.at(), &mut found.lost));
             }
         }
-        let registered = self
-            .evidence
-            .registered
-            .map(|all| bytes_of(state.cleared.iter().flat_map(|range| all.within(range))));
         let unexplained = state.unexplained
-            + registered.unwrap_or(0)
+            + self.unregistered(state)
             + bytes_of(markers.iter())
             + bytes_of(found.lost.iter());
         found.kept.sort_unstable();
@@ -219,6 +223,23 @@ impl<'a> Search<'a> {
         if unexplained == self.unexplained && !self.best.contains(&found) {
             self.best.push(found);
         }
+    }
+
+    /// Bytes of a state that are registered and should not be, or the other way round.
+    fn unregistered(&self, state: &State) -> u64 {
+        let Some(mappings) = self.evidence.registered else { return 0 };
+        let missing = bytes_of(state.registered.iter().flat_map(|range| mappings.outside(range)));
+        // Memory may also grow over unmapped addresses, without an event. Then the mapping there is
+        // not the moved one.
+        let is_moved = |mapping: &Range<u64>| {
+            let mut moves = self.moves.iter().filter(|one| {
+                let into = Move::into(one);
+                into.start < mapping.end && mapping.start < into.end
+            });
+            moves.next().is_some_and(|one| one.into() == *mapping) && moves.next().is_none()
+        };
+        let moved = mappings.iter().filter(is_moved);
+        missing + bytes_of(moved.flat_map(|mapping| state.cleared.within(mapping)))
     }
 
     /// Compares a page that has no marker in any case.
