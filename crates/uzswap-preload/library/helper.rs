@@ -769,7 +769,7 @@ impl Helper {
 
     /// Carries out commands until the program ends, or becomes another one.
     fn work(&self) -> ! {
-        let (mut rung, mut lent, mut look_after) = (0, 0, LET_GO_US);
+        let (mut rung, mut lent, mut look_after, mut waited) = (0, 0, LET_GO_US, Ok(()));
         // glibc has a thread's number there until the kernel clears it, musl a lock that is mostly
         // free. The kernel clears the word before the memory is let go.
         let (has_number, mut is_cleared) = (self.tied.word() != Some(0), false);
@@ -792,11 +792,12 @@ impl Helper {
             let word = if is_cleared { None } else { self.tied.word() };
             is_cleared |= has_number && word == Some(0);
             let may_end = is_cleared || word == Some(0);
-            if may_end && self.tied.is_alone() {
+            // An ending thread serves no faults: the kernel leaves a word on a protected page.
+            if (may_end || waited == Err(ETIMEDOUT)) && self.tied.is_alone() {
                 self.tied.end();
             }
             let most = if may_end { look_after } else { LOOK_AGAIN_US };
-            let waited = self.wait([bell, wish], word.filter(|_| !is_cleared), most);
+            waited = self.wait([bell, wish], word.filter(|_| !is_cleared), most);
             look_after = match waited {
                 Ok(()) => LET_GO_US,
                 Err(_) => (look_after * 2).min(LOOK_AGAIN_US),

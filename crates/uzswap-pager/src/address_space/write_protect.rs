@@ -380,10 +380,11 @@ impl AddressSpace {
     /// What must not be protected, as [`super::leave_words_of_threads`] says; `None` where that is
     /// not known. A stack is spared without a thread, too: one may come before it is protected.
     pub(super) fn not_to_protect(&self, stacks: RangeSet) -> Option<RangeSet> {
-        if !self.has_threads() {
-            return Some(stacks);
-        }
         let mut spared = stacks;
+        spared.insert_all(self.words.all());
+        if !self.has_threads() {
+            return Some(spared);
+        }
         for thread in self.files.as_ref()?.threads() {
             // None on its way in or out, or it is a thread of another kind.
             let list = process::robust_list(thread).ok().filter(|list| LISTS.contains(list))?;
