@@ -311,6 +311,7 @@ impl AddressSpace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address_space::pages;
 
     #[test]
     fn refused_moves_are_told_apart_by_their_errno() {
@@ -337,7 +338,7 @@ mod tests {
 
     #[test]
     fn pages_are_marked_again_where_their_protection_has_ended() {
-        let marked_of = |unprotected: Range<u64>| {
+        let marked_of = |unprotected: Range<u64>| -> Vec<Range<u64>> {
             let mut space = AddressSpace::of_nothing();
             let mut run = MoveRun::new(10, 0);
             run.count = 4;
@@ -348,9 +349,9 @@ mod tests {
             let mut command = space.command.take().unwrap();
             // The helper has moved three pages, and marked two of them.
             space.note_moved(&mut command, std::iter::once((3, 2)));
-            Vec::from_iter(space.markers.marked.iter())
+            space.markers.marked.iter().map(pages).collect()
         };
-        assert_eq!(marked_of(14 * PAGE..20 * PAGE), [12 * PAGE..13 * PAGE]);
-        assert_eq!(marked_of(8 * PAGE..11 * PAGE), [10 * PAGE..13 * PAGE]);
+        assert_eq!(marked_of(14 * PAGE..20 * PAGE), vec![12..13]);
+        assert_eq!(marked_of(8 * PAGE..11 * PAGE), vec![10..13]);
     }
 }
