@@ -11,6 +11,7 @@
 mod audit;
 mod charge;
 mod copies;
+mod fault_history;
 mod fork_advice;
 pub(crate) mod handle;
 mod identity;
@@ -37,6 +38,7 @@ use charge::{Joined, Shared};
 pub(crate) use charge::{Part, Told, process_size, resident_bytes};
 use copies::Copies;
 pub(crate) use copies::count_copies;
+use fault_history::FaultHistory;
 pub(crate) use fork_advice::ForkAdvice;
 use identity::Identity;
 use inheritance::Uncertain;
@@ -59,13 +61,10 @@ use write_protect::{Forks, LastAdvice, Prepared, Reports};
 use crate::fork_group::Member;
 use crate::page_table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
 use crate::policy::clock::ClockHand;
-use crate::policy::readahead::{FreshStreams, Streams};
-use crate::policy::refaults::Refaults;
 use crate::program::helper::{Command, Helper};
 use crate::program::peer::Peer;
 use crate::program::procfs::{ProcessFiles, Size, has_locked_memory, number_in_namespace};
 use crate::range_set::RangeSet;
-use crate::sched::source_mix::SourceMix;
 use crate::telemetry::status::ProcessStatus;
 use crate::token_bucket::Bucket;
 use uzswap::page::PAGE_SIZE;
@@ -170,18 +169,7 @@ pub(crate) struct AddressSpace {
     /// Bytes that it counted for at the last sample.
     pub(crate) counted: u64,
     pub(crate) gone: bool,
-    pub(crate) streams: Streams,
-    /// Streams of faults in memory that was never touched.
-    pub(crate) fresh: FreshStreams,
-    /// Streams of first writes to protected pages.
-    writes: Streams,
-    /// Whether the last faults came from several threads.
-    pub(crate) threads: SourceMix,
-    /// All workers read its faults, because several threads fault in turn.
-    pub(crate) has_all_workers: bool,
-    /// Faults that were served.
-    pub(crate) faults: u64,
-    pub(crate) refaults: Refaults,
+    pub(crate) faults: FaultHistory,
     /// A budget for children that join without an event of their fork.
     pub(crate) joins: Bucket,
 }
@@ -245,13 +233,7 @@ impl AddressSpace {
             told_pages: 0,
             counted: 0,
             gone: false,
-            streams: Streams::default(),
-            fresh: FreshStreams::default(),
-            writes: Streams::default(),
-            threads: SourceMix::default(),
-            has_all_workers: false,
-            faults: 0,
-            refaults: Refaults::default(),
+            faults: FaultHistory::default(),
             joins: Bucket::new(JOINS_AT_ONCE, JOINS_EACH_SECOND),
         }
     }
@@ -470,7 +452,7 @@ impl AddressSpace {
             resident_bytes: self.resident_bytes().saturating_sub(self.shared.bytes),
             stored_pages: self.table.stored_pages(),
             aside_pages: self.table.staged_pages(),
-            faults: self.faults,
+            faults: self.faults.served(),
         })
     }
 
@@ -495,14 +477,6 @@ impl AddressSpace {
         self.table.set(page, Entry { heat, returned: true, ..UNKNOWN });
         self.told_pages += 1;
         self.note_missing(page);
-    }
-
-    /// A page of zeros is there, which a thread has asked for, or which was filled ahead of that.
-    pub(crate) fn filled_fresh(&mut self, page: u64, ahead: bool) {
-        self.returned(page, 0);
-        if ahead {
-            self.table.set(page, Entry { ahead, returned: true, ..UNKNOWN });
-        }
     }
 
     /// The kernel's page of zeros is there: it takes no memory, and there is nothing to move.

@@ -134,7 +134,7 @@ impl AddressSpace {
     pub(crate) fn dropped(&mut self) -> (Moved, usize) {
         self.collect(false);
         let moved = std::mem::take(&mut self.collected);
-        self.refaults.evict(moved.pages);
+        self.faults.note_evicted(moved.pages);
         match self.dropping.take() {
             Some(batch) => {
                 self.staging.empty.push(batch);
@@ -348,9 +348,11 @@ mod tests {
             let mut command = space.command.take().unwrap();
             // The helper has moved three pages, and marked two of them.
             space.note_moved(&mut command, std::iter::once((3, 2)));
-            Vec::from_iter(space.markers.marked.iter())
+            Vec::from_iter(
+                space.markers.marked.iter().map(|run| (run.start / PAGE, run.end / PAGE)),
+            )
         };
-        assert_eq!(marked_of(14 * PAGE..20 * PAGE), [12 * PAGE..13 * PAGE]);
-        assert_eq!(marked_of(8 * PAGE..11 * PAGE), [10 * PAGE..13 * PAGE]);
+        assert_eq!(marked_of(14 * PAGE..20 * PAGE), [(12, 13)]);
+        assert_eq!(marked_of(8 * PAGE..11 * PAGE), [(10, 13)]);
     }
 }

@@ -420,7 +420,7 @@ impl AddressSpace {
     /// Removes the protection of a page and of up to `most` pages in a row, without a wake-up;
     /// which pages. None if an event must be read first: then the thread faults again.
     pub(crate) fn let_write(&mut self, page: u64, most: usize) -> Range<u64> {
-        let window = self.writes.window(page, most);
+        let window = self.faults.window_of_writes(page, most);
         let window = self.in_program_around(page, self.registered_around(page, window));
         if count(&window) == 0 {
             return window; // it was evicted since: the next touch is a missing page

@@ -196,7 +196,7 @@ impl FaultServer {
             }
             let known = space.thread_told(touch.thread);
             self.spaces.note_fault(worker, id, space, touch.thread, since);
-            if space.has_all_workers {
+            if space.faults.has_all_workers() {
                 worker.affinity.follow_several();
             } else {
                 guard = worker.affinity.follow(known, space.pid, space.thread);

@@ -50,7 +50,7 @@ impl BatchStore {
         // than what is done under it.
         let mut space = lock(space);
         let mut stored = 0;
-        space.fresh.see(done.slots_ahead, done.untouched.len());
+        space.faults.note_ahead(done.slots_ahead, done.untouched.len());
         space.drop_untouched(done.untouched);
         for (staged, slot) in done.slots {
             if space.stored(staged, slot) {

@@ -212,7 +212,7 @@ impl Evictor {
         for shared in self.pager.spaces() {
             let space = lock(&shared);
             let bytes = space.seen_bytes();
-            let discounted = space.refaults.discount(bytes);
+            let discounted = space.faults.discount(bytes);
             most = most.max(space.members());
             drop(space);
             spaces.push((discounted, bytes, shared));
