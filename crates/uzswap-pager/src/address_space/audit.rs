@@ -62,6 +62,6 @@ impl AddressSpace {
     }
 
     fn wrong(&self, text: &str) -> Result<(), AuditError> {
-        Err(format!("process {}: {text}", self.pid.unwrap_or(0)).into())
+        Err(format!("process {}: {text}", self.process.pid().unwrap_or(0)).into())
     }
 }

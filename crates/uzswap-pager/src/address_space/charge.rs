@@ -1,12 +1,11 @@
 //! The charge of a process: its resident bytes, less the shared bytes that others count.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{AddressSpace, PAGE};
 use crate::fork_group::ForkGroup;
-use crate::program::procfs::{ProcessFiles, Size};
+use crate::program::procfs::Size;
 use crate::{SpaceHandle, lock};
 
 /// Smaller processes stay unprotected while copies of their pages are few.
@@ -109,7 +108,7 @@ const ASSUMED_FOR: Duration = Duration::from_secs(1);
 impl AddressSpace {
     /// Resident anonymous bytes, shared pages included.
     pub(crate) fn resident_bytes(&self) -> u64 {
-        self.bytes_of(self.files.as_ref().and_then(|files| files.size()))
+        self.bytes_of(self.process.size())
     }
 
     /// The same at the last sample.
@@ -119,7 +118,7 @@ impl AddressSpace {
 
     /// The same for a process of this size.
     pub(crate) fn bytes_of(&self, size: Option<Size>) -> u64 {
-        match (size, &self.files) {
+        match (size, self.process.files()) {
             (Some(size), _) if size.mapped > 0 => size.anonymous * PAGE,
             // A child without its helper yet has as much as its parent had.
             (_, None) => self.joined.filter(|_| self.expected).map_or(0, |by| by.resident_bytes),
@@ -155,7 +154,7 @@ impl AddressSpace {
     /// some.
     pub(super) fn share_all(&mut self, for_sure: bool) {
         let (Some(joined), Some(_)) = (self.joined, &self.group) else { return };
-        let size = self.files.as_ref().and_then(|files| files.size());
+        let size = self.process.size();
         let bytes = size.map_or(u64::MAX, |size| size.anonymous * PAGE).min(joined.resident_bytes);
         let is_small = joined.resident_bytes < PROTECTED_BYTES_MIN;
         let own_bytes = if is_small && !for_sure { OWN_BYTES } else { 0 };
@@ -171,7 +170,7 @@ impl AddressSpace {
 
     /// The rank of an heir: whether its process is known, and the bytes of it that others count.
     pub(crate) fn may_inherit(&self) -> (bool, u64) {
-        (self.files.is_some(), self.shared.bytes)
+        (self.process.files().is_some(), self.shared.bytes)
     }
 
     /// Bytes that moved from others' charge to its own so far.
@@ -181,7 +180,7 @@ impl AddressSpace {
 
     /// Its group, if a survey can query it.
     pub(crate) fn group_to_ask(&self) -> Option<&ForkGroup> {
-        self.files.as_ref().and(self.group())
+        self.process.files().and(self.group())
     }
 
     pub(crate) fn is_part_unsure(&self) -> bool {
@@ -268,11 +267,6 @@ impl AddressSpace {
         self.counted = self.counted.saturating_sub(given);
     }
 
-    /// Its files in /proc.
-    pub(crate) fn files(&self) -> Option<Arc<ProcessFiles>> {
-        self.files.clone()
-    }
-
     /// Ends the wait for the helper of a child that has ended, or that is late: it may run another
     /// program, or be unmanaged. Ends a protection for a fork that has failed.
     pub(crate) fn look_after_forks(&mut self) {
@@ -299,7 +293,7 @@ pub(crate) fn resident_bytes(space: &SpaceHandle) -> u64 {
 
 /// The size of its process; `None` before the process is known, and after its end.
 pub(crate) fn process_size(space: &SpaceHandle) -> Option<Size> {
-    let files = lock(space).files();
+    let files = lock(space).process.files().cloned();
     files.and_then(|files| files.size())
 }
 

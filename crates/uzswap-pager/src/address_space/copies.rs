@@ -49,7 +49,7 @@ impl AddressSpace {
     /// The process, if a count of its copies is due. Faults report copies of protected memory, and
     /// a small process is assumed to make a certain number.
     fn due_for_copies(&mut self, now: Instant) -> Option<u32> {
-        let (pid, joined) = (self.pid?, self.joined?);
+        let (pid, joined) = (self.process.pid()?, self.joined?);
         let is_small = joined.resident_bytes < PROTECTED_BYTES_MIN;
         let is_protected = self.protects && self.registered != RangeSet::default();
         if is_protected || is_small || self.shared.bytes == 0 {

@@ -74,7 +74,8 @@ impl AddressSpace {
     /// Decides which memory the fork gave the child, unless an event of the child is pending.
     /// `candidates` are processes that may be the child.
     pub(crate) fn decide_inheritance(&mut self, candidates: &[u32]) {
-        let found = self.files.clone().or_else(|| self.find_process(candidates).map(Arc::new));
+        let found =
+            self.process.files().cloned().or_else(|| self.find_process(candidates).map(Arc::new));
         let markers = found.as_ref().and_then(|files| self.registered_and_marked(files));
         if self.uffd.is_changing() {
             return;
@@ -86,9 +87,9 @@ impl AddressSpace {
                 self.decide_by(&of_parent, &own, &registered, &marked);
                 self.mark_late();
                 // Earlier, protection would have put markers on empty entries.
-                let files = std::mem::replace(&mut self.files, found);
+                let files = self.process.replace_files(found);
                 self.protect(PROTECT_MAX);
-                self.files = files;
+                self.process.replace_files(files);
             }
             None => self.decide_without_markers(&of_parent, &own),
         }

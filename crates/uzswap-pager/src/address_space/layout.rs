@@ -173,7 +173,7 @@ impl Changes {
 
 impl AddressSpace {
     fn kernel(&self) -> KernelOf {
-        KernelOf { files: self.files.clone(), uffd: Arc::clone(&self.uffd) }
+        KernelOf { files: self.process.files().cloned(), uffd: Arc::clone(&self.uffd) }
     }
 
     /// Forgets a range of pages, and releases the slots that they named.
@@ -253,7 +253,7 @@ impl AddressSpace {
     /// Applies the changes before those of the one thread of a process that waits in fork(2): no
     /// other thread has a change that is not reported.
     pub(super) fn settle_at_fork(&mut self) {
-        if self.is_undecided() || self.files.is_none() || self.has_threads() {
+        if self.is_undecided() || self.process.files().is_none() || self.process.has_threads() {
             return;
         }
         let changes = std::mem::take(&mut self.changes);
@@ -397,7 +397,7 @@ impl AddressSpace {
             log(&format!(
                 "process {} changed mappings in several threads at once: which of its evicted \
                  pages are where is not known for {unknown} pages; it gets SIGBUS or EFAULT there",
-                self.root().unwrap_or(0)
+                self.process.root().unwrap_or(0)
             ));
         }
     }
@@ -407,7 +407,7 @@ impl AddressSpace {
     /// So the server leaves that page to the kernel; not pages elsewhere, and none while the
     /// helper works. Returns whether the page is such growth.
     pub(crate) fn leave_growth_to_kernel(&mut self, address: u64, waits: u32) -> bool {
-        let growth = self.search_thread_told(waits).and_then(growth_under_way);
+        let growth = self.process.search_reported_thread(waits).and_then(growth_under_way);
         if let Some(growth) = growth {
             self.leave_to_kernel(address..address.saturating_add(growth));
         }
@@ -415,7 +415,7 @@ impl AddressSpace {
     }
 
     fn leave_to_kernel(&mut self, range: Range<u64>) {
-        let Ok([locked]) = self.mappings_with(["lo"]) else { return };
+        let Ok([locked]) = self.process.mappings_with(["lo"]) else { return };
         if !self.hold_commands() {
             return;
         }

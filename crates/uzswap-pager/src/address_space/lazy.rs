@@ -50,7 +50,7 @@ impl AddressSpace {
         }
         let (Some(_), None) = (self.helper(), &self.command) else { return None };
         self.lazy_looks.registered = self.registered.clone();
-        self.files().filter(|_| !has_swap())
+        self.process.files().cloned().filter(|_| !has_swap())
     }
 
     /// A look that began `since` found so many bytes in mappings: tells the helper to have the

@@ -100,7 +100,7 @@ impl AddressSpace {
     /// Write-protects the pages of a range. Without the files of the process, empty entries get
     /// markers, too.
     pub(super) fn protect_pages(&mut self, range: Range<u64>) -> io::Result<()> {
-        let Some(Ok(populated)) = self.files.as_ref().map(|it| it.populated_in(range.clone()))
+        let Some(Ok(populated)) = self.process.files().map(|it| it.populated_in(range.clone()))
         else {
             self.markers.loose = true;
             return self.uffd.write_protect(range);
@@ -166,14 +166,14 @@ impl AddressSpace {
         if self.markers.calls.is_multiple_of(TIMES)
             && let Some(wrong) = self.audit_markers()
         {
-            panic!("{wrong}, of process {:?}", self.pid);
+            panic!("{wrong}, of process {:?}", self.process.pid());
         }
     }
 
     /// The first page for which M1 or M2 does not hold; `None` if an event is pending.
     #[cfg(debug_assertions)]
     fn audit_markers(&self) -> Option<String> {
-        let files = self.files.as_ref()?;
+        let files = self.process.files()?;
         if self.markers.loose || !self.is_settled() || self.uffd.is_changing() {
             return None;
         }

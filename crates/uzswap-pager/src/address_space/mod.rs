@@ -22,13 +22,13 @@ mod markers;
 mod move_batch;
 mod never_evicted;
 mod pinned;
+mod process;
 mod refused;
 mod registration;
 mod resolve;
 mod staging;
 mod write_protect;
 
-use std::cmp::Ordering;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -50,6 +50,7 @@ pub(crate) use move_batch::Moved;
 use never_evicted::Words;
 pub(crate) use never_evicted::leave_words_of_threads;
 use pinned::Pinned;
+use process::Process;
 pub(crate) use refused::Way;
 use registration::ScanState;
 pub(crate) use registration::{Look, register};
@@ -63,13 +64,12 @@ use crate::page_table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
 use crate::policy::clock::ClockHand;
 use crate::program::helper::{Command, Helper};
 use crate::program::peer::Peer;
-use crate::program::procfs::{ProcessFiles, Size, has_locked_memory, number_in_namespace};
+use crate::program::procfs::ProcessFiles;
 use crate::range_set::RangeSet;
 use crate::telemetry::status::ProcessStatus;
 use crate::token_bucket::Bucket;
 use uzswap::page::PAGE_SIZE;
 use uzswap_preload::protocol::work;
-use uzswap_sys::process;
 use uzswap_sys::userfaultfd::Userfaultfd;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -86,16 +86,8 @@ const JOINS_EACH_SECOND: u32 = 128;
 /// An address space.
 #[derive(Debug)]
 pub(crate) struct AddressSpace {
-    pub(crate) pid: Option<u32>,
-    /// The process, where it is known.
-    pub(crate) peer: Option<Arc<Peer>>,
-    /// Of a child: its nearest ancestor that was known when it was forked.
-    forked_by: Option<u32>,
+    pub(crate) process: Process,
     identity: Identity,
-    /// The helper's thread, which has the memory longer than the first thread may.
-    pub(crate) thread: Option<u32>,
-    /// Numbers of the first thread and the helper in their PID namespace, and in the supervisor's.
-    renumbered: Vec<(u32, u32)>,
     pub(crate) uffd: Arc<Userfaultfd>,
     helper: Option<Arc<Helper>>,
     pub(crate) table: PageTable,
@@ -134,7 +126,6 @@ pub(crate) struct AddressSpace {
     collected: Moved,
     dropping: Option<usize>,
     hand: ClockHand,
-    files: Option<Arc<ProcessFiles>>,
     pub(crate) looks: ScanState,
     forks: Forks,
     /// Advice about forks; a child begins with its parent's.
@@ -182,12 +173,8 @@ impl AddressSpace {
 
     fn with(uffd: Arc<Userfaultfd>, pid: Option<u32>) -> AddressSpace {
         AddressSpace {
-            pid,
-            peer: None,
-            forked_by: None,
+            process: Process::new(pid),
             identity: Identity::default(),
-            thread: None,
-            renumbered: Vec::new(),
             uffd,
             helper: None,
             table: PageTable::default(),
@@ -212,7 +199,6 @@ impl AddressSpace {
             collected: Moved::default(),
             dropping: None,
             hand: ClockHand::default(),
-            files: None,
             looks: ScanState::default(),
             forks: Forks::new(),
             advice: None,
@@ -252,18 +238,8 @@ impl AddressSpace {
         secret: [u8; 16],
     ) -> AddressSpace {
         let identity = Identity::of_child(&parent.identity, secret);
-        AddressSpace { identity, forked_by: parent.root(), ..AddressSpace::with(uffd, None) }
-    }
-
-    /// Its process, or the last known one before it.
-    pub(crate) fn root(&self) -> Option<u32> {
-        self.pid.or(self.forked_by)
-    }
-
-    /// Takes this process for the space's.
-    #[cfg(test)]
-    pub(crate) fn take_this_process(&mut self) {
-        self.files = Some(Arc::new(ProcessFiles::of_thread(std::process::id()).unwrap()));
+        let process = Process::of_child(&parent.process);
+        AddressSpace { identity, process, ..AddressSpace::with(uffd, None) }
     }
 
     /// Whether the kernel refused the last move for want of memory or of mappings (ENOMEM).
@@ -283,11 +259,8 @@ impl AddressSpace {
         helper: Helper,
         files: ProcessFiles,
     ) -> io::Result<()> {
-        let pid = peer.pid();
-        self.look_by(files, pid);
+        self.process.meet(peer, files);
         self.left = self.own.clone();
-        self.pid = Some(pid);
-        self.peer = Some(peer);
         let shared = std::mem::take(&mut self.expected).then_some(self.shared.bytes);
         if self.is_undecided() {
             self.decide_inheritance(&[]);
@@ -306,35 +279,6 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Looks at its process by these files from now on.
-    fn look_by(&mut self, files: ProcessFiles, pid: u32) {
-        let renumbered = |here| number_in_namespace(here).map(|there| (there, here));
-        self.renumbered = [files.thread, pid].into_iter().map_while(renumbered).collect();
-        self.thread = Some(files.thread);
-        self.files = Some(Arc::new(files));
-    }
-
-    /// The thread that the userfaultfd reports by this number of its own PID namespace. `None` if
-    /// it is unknown, or if a search would cost more than a fault.
-    pub(crate) fn thread_told(&self, number: u32) -> Option<u32> {
-        self.thread?;
-        if self.renumbered.is_empty() {
-            return Some(number);
-        }
-        self.renumbered.iter().find(|(there, _)| *there == number).map(|(_, here)| *here)
-    }
-
-    /// The same for a process with locked memory, whatever the search costs.
-    fn search_thread_told(&self, number: u32) -> Option<u32> {
-        self.thread_told(number).or_else(|| {
-            if !has_locked_memory(self.thread?) {
-                return None;
-            }
-            let is_it = |&thread: &u32| number_in_namespace(thread) == Some(number);
-            self.files.as_ref()?.threads().find(is_it)
-        })
-    }
-
     pub(crate) fn helper(&self) -> Option<Arc<Helper>> {
         self.helper.clone().filter(|_| !self.gone)
     }
@@ -350,7 +294,7 @@ impl AddressSpace {
             return true;
         }
         let is_in_the_way = !held || self.command.is_some();
-        if is_in_the_way && helper.is_late() && self.is_stopped() {
+        if is_in_the_way && helper.is_late() && self.process.is_stopped() {
             return self.hold_stopped(&helper, held);
         }
         held
@@ -396,72 +340,31 @@ impl AddressSpace {
         }
     }
 
-    /// Whether its process has the memory still: that may have called exec(2) just now. `true`
-    /// where the kernel does not tell.
-    pub(crate) fn has_memory_of_its_process(&self) -> bool {
-        let Some(files) = &self.files else { return true };
-        let differs =
-            |thread| process::compare_memory(thread, files.thread).is_ok_and(Ordering::is_ne);
-        files.has_helper_as_thread() || !files.threads().all(differs)
-    }
-
     /// Whether the memory is gone. Of one with a helper that tells it.
     pub(crate) fn is_dead(&self) -> bool {
         self.uffd.is_memory_gone()
     }
 
-    /// Whether the helper was stopped, alone or with its process.
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.thread.is_some_and(process::is_stopped)
-    }
-
-    /// A helper that is a thread ends where it alone is left of its process: threads that end one
-    /// by one leave it there. The exit code is that of the last one, of which the kernel keeps
-    /// nothing: as a rule, it is the first one, of which it does.
+    /// Ends a helper that is the last thread of its process.
     pub(crate) fn end_helper_left_alone(&self) {
-        let (Some(pid), Some(files), Some(helper)) = (self.pid, &self.files, self.helper()) else {
-            return;
-        };
-        // The kernel shows the exit code of the first thread while another one lives.
-        if let Some(code) = process::first_thread_code(pid)
-            && files.has_helper_as_thread()
-            && files.threads().count() <= 1
+        if let Some(helper) = self.helper()
+            && let Some(code) = self.process.code_left_alone()
         {
             helper.end(code);
         }
-    }
-
-    /// Whether the process ends, while other threads may still have its memory. The helper ends at
-    /// no other time, and it releases the memory some time before it is gone.
-    pub(crate) fn is_ending(&self) -> bool {
-        self.files.as_ref().is_some_and(|files| self.has_lost_helper(files.size()))
-    }
-
-    /// The same, by its size as the helper's thread shows it. The connection of an ended helper may
-    /// live on, if another process or thread has the descriptor.
-    pub(crate) fn has_lost_helper(&self, size: Option<Size>) -> bool {
-        self.files.is_some() && size.is_none_or(|size| size.mapped == 0)
     }
 
     /// Its row of the run's status, without the name of the process; `None` before the process is
     /// known.
     pub(crate) fn status(&self) -> Option<ProcessStatus> {
         Some(ProcessStatus {
-            pid: self.pid?,
+            pid: self.process.pid()?,
             name: String::new(),
             resident_bytes: self.resident_bytes().saturating_sub(self.shared.bytes),
             stored_pages: self.table.stored_pages(),
             aside_pages: self.table.staged_pages(),
             faults: self.faults.served(),
         })
-    }
-
-    /// Mappings with each of these flags.
-    fn mappings_with<const N: usize>(&self, wanted: [&str; N]) -> io::Result<[RangeSet; N]> {
-        match &self.files {
-            Some(files) => files.mappings_with(wanted),
-            None => Ok([const { RangeSet::new() }; N]),
-        }
     }
 
     /// A page is back in the program, with this heat if it was in the store.

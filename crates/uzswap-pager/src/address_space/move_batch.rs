@@ -179,7 +179,8 @@ impl AddressSpace {
     /// is moved from its first page on, into a batch that was empty. (Where a page was, there may
     /// be another by now.)
     pub(super) fn break_off(&mut self) -> io::Result<()> {
-        let (Some(helper), Some(files)) = (self.helper.clone(), self.files.clone()) else {
+        let (Some(helper), Some(files)) = (self.helper.clone(), self.process.files().cloned())
+        else {
             return Ok(());
         };
         let Some(command) = &self.command else { return Ok(()) };
@@ -288,7 +289,7 @@ impl AddressSpace {
 
     /// Pages that the hand comes to next, as runs that go into a batch.
     fn next_pages(&mut self, batch: usize, most: usize, alone: bool) -> io::Result<Vec<MoveRun>> {
-        let Some(files) = &self.files else { return Ok(Vec::new()) };
+        let Some(files) = self.process.files() else { return Ok(Vec::new()) };
         let AddressSpace { hand, table, registered, left, removing, .. } = self;
         let resident = &mut |range| {
             let start = Instant::now();

@@ -94,7 +94,7 @@ pub(crate) fn leave_words_of_threads(space: &SpaceHandle) {
     let (files, looked_at) = {
         let mut space = lock(space);
         space.knows_words = true; // of what is registered now
-        (space.files.clone(), space.words.looked_at)
+        (space.process.files().cloned(), space.words.looked_at)
     };
     let Some(files) = files else { return };
     let threads: Vec<u32> = files.threads().collect();

@@ -15,7 +15,6 @@ use std::ops::Range;
 use super::{AddressSpace, PAGE, pages};
 use crate::page_table::BATCH_PAGES;
 use crate::program::helper::{Command, Helper, MoveRun};
-use crate::program::procfs::has_locked_memory;
 use crate::program::vmas::{READ_WRITE, Rights};
 use crate::range_set::{RangeSet, count};
 use uzswap_preload::protocol::work;
@@ -64,7 +63,7 @@ impl AddressSpace {
         refused: &mut Vec<(u64, usize)>,
         way: Way,
     ) -> io::Result<bool> {
-        let (Some(files), Some(helper)) = (self.files.clone(), self.helper()) else {
+        let (Some(files), Some(helper)) = (self.process.files().cloned(), self.helper()) else {
             return Ok(false);
         };
         if refused.is_empty() || self.command.is_some() || !self.may_move() {
@@ -106,7 +105,7 @@ impl AddressSpace {
         if parts.is_empty() {
             return Ok(());
         }
-        self.locked = self.ask_locked()?;
+        self.locked = self.process.locked_mappings()?;
         for part in std::mem::take(parts) {
             self.locked.within(part.clone()).for_each(|part| self.left.insert(part));
             parts.extend(self.locked.outside(part));
@@ -114,17 +113,10 @@ impl AddressSpace {
         Ok(())
     }
 
-    fn ask_locked(&self) -> io::Result<RangeSet> {
-        match self.thread.is_some_and(has_locked_memory) {
-            true => self.mappings_with(["lo"]).map(|[locked]| locked),
-            false => Ok(RangeSet::default()),
-        }
-    }
-
     /// Mappings that were locked when a move of theirs was refused last, and are still.
     pub(super) fn still_locked(&mut self) -> &RangeSet {
         if self.locked != RangeSet::default() {
-            self.locked = self.ask_locked().unwrap_or_default();
+            self.locked = self.process.locked_mappings().unwrap_or_default();
         }
         &self.locked
     }
@@ -180,7 +172,9 @@ impl AddressSpace {
     /// Holds the helper where it has moved a run by mremap, and waits until that is read; `false`
     /// where it is at work. What it has moved is noted (P3).
     pub(super) fn hold_remapping(&mut self, helper: &Helper) -> bool {
-        let (Some(files), Some(command)) = (&self.files, &self.command) else { return false };
+        let (Some(files), Some(command)) = (self.process.files(), &self.command) else {
+            return false;
+        };
         let Some(number) = helper.remapped_run() else { return false };
         let is_remap = command.work == work::REMAP;
         let Some(run) = command.runs.get(number).filter(|_| is_remap) else { return false };
@@ -238,14 +232,14 @@ impl AddressSpace {
     }
 
     fn is_registered_in(&self, range: &Range<u64>) -> bool {
-        let registered = self.mappings_with(["um"]);
+        let registered = self.process.mappings_with(["um"]);
         registered.map_or(true, |[registered]| registered.has_some_of(range))
     }
 
     /// Of the pages that a run has moved by mremap, from `first` on: those that are in staging. The
     /// others were missing.
     pub(super) fn staged_of(&self, run: &MoveRun, first: usize, end: usize) -> Option<RangeSet> {
-        let (files, helper) = (self.files.as_ref()?, self.helper.as_ref()?);
+        let (files, helper) = (self.process.files()?, self.helper.as_ref()?);
         let staged = helper.staged_at(run.staged + first)..helper.staged_at(run.staged + end);
         files.pages_in(staged).ok() // an error where the process has ended
     }

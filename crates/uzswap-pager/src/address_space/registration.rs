@@ -97,7 +97,7 @@ impl AddressSpace {
     /// Registers all anonymous memory that is not registered yet.
     pub(crate) fn register(&mut self) -> io::Result<()> {
         // Threads have new stacks all the time.
-        self.register_and(!self.has_threads())
+        self.register_and(!self.process.has_threads())
     }
 
     /// The same for memory that another process may share.
@@ -108,7 +108,7 @@ impl AddressSpace {
     /// As [`AddressSpace::register`]; protects memory that may be shared, if the caller allows
     /// that.
     pub(super) fn register_and(&mut self, may_protect: bool) -> io::Result<()> {
-        let Some(files) = self.files.clone() else { return Ok(()) };
+        let Some(files) = self.process.files().cloned() else { return Ok(()) };
         if self.uffd.is_changing() || !self.settle() {
             return Ok(());
         }
@@ -169,8 +169,8 @@ impl AddressSpace {
         // All mappings since the fork are its own.
         let is_shared = self.shares_unregistered && self.protects;
         let mut are_whole = true;
-        let spared = (is_shared && may_protect).then(|| self.stacks()).flatten();
-        let spared = spared.and_then(|stacks| self.not_to_protect(stacks));
+        let spared = (is_shared && may_protect).then(|| self.process.stacks()).flatten();
+        let spared = spared.and_then(|stacks| self.process.not_to_protect(stacks));
         for part in registered {
             let at = now.partition_point(|mapping| mapping.range.end <= part.start);
             let is_whole = now.get(at).is_some_and(|Mapping { range, .. }| {
@@ -205,7 +205,7 @@ impl AddressSpace {
     /// evicted page. They are registered nevertheless. Otherwise the kernel would split the
     /// mapping of the stack, by which the C library tells the size of the stack.
     fn leave_arguments(&mut self) {
-        let Some(range) = self.thread.and_then(process::arguments_of) else { return };
+        let Some(range) = self.process.thread().and_then(process::arguments_of) else { return };
         let start = range.start / PAGE * PAGE;
         let pages = start..range.end.next_multiple_of(PAGE).min(start + ARGUMENTS_MAX);
         self.leave_for_good(pages);
@@ -263,7 +263,7 @@ impl AddressSpace {
     fn empty_around(&self, page: u64, pages: Range<u64>, kind: Empty) -> Option<Range<u64>> {
         let addresses = |pages: Range<u64>| pages.start * PAGE..pages.end * PAGE;
         let (at, range) = (addresses(page..page + 1), addresses(pages));
-        let found = self.files.as_ref().map(|files| files.empty_around(at, range, kind));
+        let found = self.process.files().map(|files| files.empty_around(at, range, kind));
         match found {
             Some(Ok(around)) => around.map(super::pages),
             Some(Err(_)) | None => Some(page..page + 1),
@@ -282,7 +282,7 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
         if space.shares_unregistered {
             return space.register(); // nothing of before the fork may be missing
         }
-        let Some(files) = space.files.clone() else { return Ok(()) };
+        let Some(files) = space.process.files().cloned() else { return Ok(()) };
         space.register_identity();
         (files, Arc::clone(&space.uffd), space.registered.clone(), space.has_fork_advice())
     };

@@ -225,7 +225,7 @@ impl AddressSpace {
 
     /// Reads a staged page.
     pub(crate) fn read_staged(&self, staged: u32, page: &mut Page) -> io::Result<()> {
-        let (Some(files), Some(helper)) = (&self.files, &self.helper) else {
+        let (Some(files), Some(helper)) = (self.process.files(), &self.helper) else {
             return Err(io::ErrorKind::NotFound.into());
         };
         files.memory.read(helper.staged_at(staged as usize), page)

@@ -9,12 +9,10 @@ use super::charge::{Joined, PROTECTED_BYTES_MIN, Shared};
 use super::fork_advice::ForkAdvice;
 use super::inheritance::Uncertain;
 use super::markers::is_busy;
-use super::never_evicted::LISTS;
 use super::staging::STAGING_PAGES;
 use super::{AddressSpace, PAGE, PROTECT_MAX};
 use crate::fork_group::ForkGroup;
 use crate::range_set::{RangeSet, count};
-use uzswap_sys::process;
 
 /// Memory that is not protected of a process that is about to fork.
 #[derive(Debug, Default)]
@@ -144,7 +142,7 @@ impl AddressSpace {
             last => {
                 let before = last.as_ref().filter(|_| was_reported).map(|last| last.ranges.clone());
                 // The mappings of a process that has ended are partly there, or not at all.
-                let now = self.ask_fork_advice().ok().filter(|_| !self.hides_mappings());
+                let now = self.process.fork_advice().ok().filter(|_| !self.hides_mappings());
                 let now = now.or_else(|| last.map(|last| last.ranges));
                 self.advice = now.clone().map(LastAdvice::new);
                 let answers = before.into_iter().chain(now).collect();
@@ -160,14 +158,14 @@ impl AddressSpace {
 
     /// Whether its mappings cannot be read: the process is unknown, or has ended.
     fn hides_mappings(&self) -> bool {
-        self.files.is_none() || self.is_dead()
+        self.process.files().is_none() || self.is_dead()
     }
 
     /// Queries the advice, unless it is known, before the supervisor reads the event of a fork. The
     /// process may end a moment later.
     pub(super) fn know_fork_advice(&mut self) {
         if !self.has_fork_advice() {
-            let told = self.ask_fork_advice();
+            let told = self.process.fork_advice();
             self.note_fork_advice(told);
         }
     }
@@ -187,13 +185,6 @@ impl AddressSpace {
     pub(crate) fn inherit_advice(&mut self, of_parent: ForkAdvice) {
         let ranges = ForkAdvice { not_copied: RangeSet::new(), ..of_parent };
         self.advice = Some(LastAdvice::new(ranges));
-    }
-
-    fn ask_fork_advice(&self) -> io::Result<ForkAdvice> {
-        match &self.files {
-            Some(files) => ForkAdvice::of(files),
-            None => Ok(ForkAdvice::default()),
-        }
     }
 
     /// Whether a touch of this address tells of a fork.
@@ -251,8 +242,8 @@ impl AddressSpace {
     /// time after the fork. No page is evicted until the fork.
     pub(crate) fn prepare_fork(&mut self) {
         let _ = self.register(); // what is not registered is not protected
-        let holds_at_fork = !self.has_threads();
-        let advice = self.ask_fork_advice().ok();
+        let holds_at_fork = !self.process.has_threads();
+        let advice = self.process.fork_advice().ok();
         let stacks = advice.as_ref().map(|advice| advice.stacks.clone());
         self.reports.add(Instant::now());
         self.advice = advice.map(|ranges| LastAdvice { ranges, holds_at_fork });
@@ -276,7 +267,7 @@ impl AddressSpace {
 
     /// Leaves out memory that must not be protected. Other threads may have added some since.
     pub(crate) fn without_spared(&self, mut rest: RangeSet, stacks: RangeSet) -> RangeSet {
-        match self.not_to_protect(stacks) {
+        match self.process.not_to_protect(stacks) {
             Some(spared) => spared.iter().for_each(|part| rest.remove(part)),
             None => rest = RangeSet::default(),
         }
@@ -329,7 +320,7 @@ impl AddressSpace {
         if resident_bytes < PROTECTED_BYTES_MIN && copies_bytes <= COPIES_BYTES_MAX {
             return None;
         }
-        let spared = self.not_to_protect(stacks?)?;
+        let spared = self.process.not_to_protect(stacks?)?;
         let mut rest = RangeSet::default();
         for part in self.registered.iter() {
             spared.outside(part).into_iter().for_each(|part| rest.insert(part));
@@ -368,38 +359,6 @@ impl AddressSpace {
                 Ok(()) | Err(_) => self.to_protect.remove(part),
             }
         }
-    }
-
-    /// Stacks of threads that there are, or were: mappings of their own since Linux 6.7 (MAP_STACK:
-    /// no huge pages). `None` where that is not known.
-    pub(crate) fn stacks(&self) -> Option<RangeSet> {
-        self.thread?;
-        self.mappings_with(["nh"]).ok().map(|[stacks]| stacks)
-    }
-
-    /// What must not be protected, as [`super::leave_words_of_threads`] says; `None` where that is
-    /// not known. A stack is spared without a thread, too: one may come before it is protected.
-    pub(super) fn not_to_protect(&self, stacks: RangeSet) -> Option<RangeSet> {
-        if !self.has_threads() {
-            return Some(stacks);
-        }
-        let mut spared = stacks;
-        for thread in self.files.as_ref()?.threads() {
-            // None on its way in or out, or it is a thread of another kind.
-            let list = process::robust_list(thread).ok().filter(|list| LISTS.contains(list))?;
-            let page = list / PAGE * PAGE;
-            if Some(thread) == self.pid {
-                spared.insert(page - PAGE..page + PAGE * 2); // not on a stack that was mapped so
-            } else if !spared.contains(list) {
-                return None;
-            }
-        }
-        Some(spared)
-    }
-
-    /// Whether it has more threads than one.
-    pub(crate) fn has_threads(&self) -> bool {
-        self.files.as_ref().is_some_and(|files| files.threads().count() > 1)
     }
 
     /// Leaves its group: nobody shares its pages any more.
@@ -453,18 +412,16 @@ fn copies_that_fit(resident_bytes: u64, room: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
-    use std::sync::Arc;
 
     use super::*;
     use crate::address_space::handle::{SharedAddressSpace, lock};
-    use crate::program::procfs::ProcessFiles;
 
     #[test]
     fn children_of_a_process_that_has_ended_have_what_was_known_last() {
         for is_locked in [true, false] {
             let mut process = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
             let mut space = AddressSpace::of_nothing();
-            space.files = Some(Arc::new(ProcessFiles::of_thread(process.id()).unwrap()));
+            space.process.read(process.id());
             let space = SharedAddressSpace::alone(space);
             match is_locked {
                 true => lock(&space).register().unwrap(),
@@ -473,7 +430,7 @@ mod tests {
             process.kill().unwrap();
             process.wait().unwrap();
             let mut space = lock(&space);
-            assert!(space.ask_fork_advice().is_err());
+            assert!(space.process.fork_advice().is_err());
             // The events of several forks may be read so late.
             for _ in 0..2 {
                 let advice = space.advice_at_fork();

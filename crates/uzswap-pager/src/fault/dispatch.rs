@@ -126,7 +126,7 @@ impl FaultServer {
         ended.into_iter().for_each(|member| self.bequeath(Some(member)));
         if has_forked {
             // Of a program that forks in a loop, each child has a table of its own.
-            self.forget_dead(|space| space.pid.is_none());
+            self.forget_dead(|space| space.process.pid().is_none());
             self.keep_to_quota(id);
         }
         if let Some(error) = no_descriptor {
@@ -194,14 +194,14 @@ impl FaultServer {
             if self.waiting.iter().any(|fault| fault.is(id, &touch)) {
                 continue; // a signal has come: the thread reports its fault again, and again
             }
-            let known = space.thread_told(touch.thread);
+            let known = space.process.reported_thread(touch.thread);
             self.spaces.note_fault(worker, id, space, touch.thread, since);
             if space.faults.has_all_workers() {
                 worker.affinity.follow_several();
             } else {
-                guard = worker.affinity.follow(known, space.pid, space.thread);
+                guard = worker.affinity.follow(known, space.process.pid(), space.process.thread());
             }
-            let is_helper = known.is_some() && known == space.thread;
+            let is_helper = known.is_some() && known == space.process.thread();
             let by = if is_helper { Requester::Helper } else { Requester::Program };
             let round = self.pager.progress.rounds();
             let fault = Fault::new(id, touch, since, round);

@@ -98,7 +98,9 @@ impl FaultServer {
     }
 
     fn managed_process(&self, pid: u32) -> Option<SpaceHandle> {
-        self.spaces.find(|space| space.pid == Some(pid)).map(|(_, space)| Arc::clone(space))
+        self.spaces
+            .find(|space| space.process.pid() == Some(pid))
+            .map(|(_, space)| Arc::clone(space))
     }
 
     /// A process whose parent has ended, or cannot be read, shares pages with other forks of the
@@ -110,7 +112,7 @@ impl FaultServer {
         let mut spaces = self.spaces.iter().map(|(_, space)| space);
         spaces
             .find(|space| {
-                let pid = lock(space).pid;
+                let pid = lock(space).process.pid();
                 pid.is_some_and(is_of_it)
             })
             .cloned()
@@ -147,7 +149,10 @@ impl FaultServer {
                 let could_exceed = self.join_parent(id, parent);
                 let (group, places) = {
                     let parent = lock(parent);
-                    (parent.group().cloned(), parent.pid.and_then(process::places_of_program))
+                    (
+                        parent.group().cloned(),
+                        parent.process.pid().and_then(process::places_of_program),
+                    )
                 };
                 if let (Some(group), Some(places)) = (group, places) {
                     self.add_outsiders(between, &group, places);
@@ -179,7 +184,7 @@ impl FaultServer {
     fn join_parent(&mut self, id: u32, parent: &SpaceHandle) -> bool {
         let mut parent = lock(parent);
         let child = Arc::clone(&self.spaces[id]);
-        let stacks = parent.stacks();
+        let stacks = parent.process.stacks();
         let resident = self.share(&mut parent, &mut lock(&child), None, stacks);
         let could_exceed = parent.protects && resident > self.pager.account.headroom_for_copies();
         if could_exceed {
@@ -239,7 +244,7 @@ impl FaultServer {
     /// Number of children of a process that have no helper. The caller has locked the space of the
     /// process; the server knows the helpers without another lock.
     fn unknown_children(&self, space: &AddressSpace) -> u32 {
-        let Some(pid) = space.pid else { return 0 };
+        let Some(pid) = space.process.pid() else { return 0 };
         let is_unknown = |child: &&u32| !self.helpers.has_ready_of(**child);
         children_of(pid).iter().filter(is_unknown).count() as u32
     }
@@ -275,19 +280,19 @@ impl FaultServer {
             added.map(|child| (child, is_undecided))
         });
         match followed {
-            Ok((child, true)) if parent.has_threads() => {
+            Ok((child, true)) if parent.process.has_threads() => {
                 let parent = Arc::clone(&parent.uffd);
                 self.pending_forks.add(child, parent);
                 None
             }
             Ok(_) => None,
             Err(NotFollowed { why, member }) => {
-                let pid = parent.root().unwrap_or(0);
+                let pid = parent.process.root().unwrap_or(0);
                 log(&format!(
                     "cannot follow a child of process {pid}: {why}; the child gets SIGBUS or \
                      EFAULT on evicted pages"
                 ));
-                self.orphans.add(child, pid, parent.peer.clone());
+                self.orphans.add(child, pid, parent.process.peer().cloned());
                 member
             }
         }
@@ -313,7 +318,7 @@ impl FaultServer {
         let unprotected = unprotected
             .zip(stacks.clone())
             .map(|(rest, stacks)| parent.without_spared(rest, stacks));
-        let shared_stacks = stacks.filter(|_| parent.thread.is_some());
+        let shared_stacks = stacks.filter(|_| parent.process.thread().is_some());
         // An undecided child has all pages until its markers are read: nothing is protected before.
         let left_out = match advice {
             AdviceAtFork::Known(advice) => {
@@ -359,8 +364,8 @@ impl FaultServer {
         let mut found: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (id, space) in self.spaces.iter() {
             let space = lock(space);
-            if space.pid.is_none() {
-                found.entry(space.root().unwrap_or(0)).or_default().push(id);
+            if space.process.pid().is_none() {
+                found.entry(space.process.root().unwrap_or(0)).or_default().push(id);
             }
         }
         found
@@ -370,7 +375,8 @@ impl FaultServer {
     pub(super) fn keep_to_quota(&mut self, id: u32) {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let quota = usize::try_from(limit / QUOTA_PART).unwrap_or(usize::MAX).max(SPARE_CHILDREN);
-        let Some(root) = self.spaces.get(id).map(|space| lock(space).root().unwrap_or(0)) else {
+        let Some(root) = self.spaces.get(id).map(|space| lock(space).process.root().unwrap_or(0))
+        else {
             return;
         };
         if let Some(all) = self.without_helper().remove(&root).filter(|all| all.len() > quota) {
@@ -422,7 +428,7 @@ pub(super) fn decide_child(space: &mut AddressSpace, faults: &[Touch]) {
     }
     // The newest child comes last. A child may have another parent by now, or a number of its own
     // PID namespace: a wrong process does not show the secret.
-    let mut candidates = children_of(space.root().unwrap_or(0));
+    let mut candidates = children_of(space.process.root().unwrap_or(0));
     candidates.extend(faults.first().map(|fault| fault.thread));
     candidates.reverse();
     candidates.truncate(CANDIDATES_MAX);

@@ -136,7 +136,7 @@ impl FaultServer {
             let waited = fault.since.elapsed();
             let may_wait = fault.may_wait(rounds, waited);
             // A child whose helper is on its way has none that could give pages up.
-            let may_wait_on = space.thread.is_some() && waited <= WAIT_MAX;
+            let may_wait_on = space.process.thread().is_some() && waited <= WAIT_MAX;
             let waits_on = !may_wait && may_wait_on && self.pager.will_have_headroom();
             fault.waits_on |= waits_on;
             let by = if may_wait || waits_on { Requester::Program } else { Requester::Waiting };
@@ -257,7 +257,7 @@ impl FaultServer {
         let ready = match self.loader.load(space, page, &wanted) {
             None => return Some(window),
             Some(Ok(ready)) => ready,
-            Some(Err(_)) if space.is_ending() => return None, // nobody waits any more
+            Some(Err(_)) if space.process.is_ending() => return None, // nobody waits any more
             Some(Err(error)) => {
                 self.lose(space, page, &error);
                 return None;
@@ -300,7 +300,7 @@ impl FaultServer {
 
     /// Ends the process, or the wait of its thread, because a page cannot be restored.
     fn lose(&self, space: &AddressSpace, page: u64, error: &dyn Display) {
-        let (pid, address) = (space.pid.unwrap_or(0), page * PAGE);
+        let (pid, address) = (space.process.pid().unwrap_or(0), page * PAGE);
         let text = format!("cannot restore page {address:#x} of process {pid}: {error}");
         self.pager.lose(space, page, &text);
     }

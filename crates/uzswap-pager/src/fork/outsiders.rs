@@ -211,7 +211,8 @@ impl Pager {
     pub(crate) fn see_without_helper(&self, pid: u32) -> bool {
         let Some(places) = process::places_of_program(pid) else { return false };
         let above = same_program_above(pid);
-        let is_above = |space: &&SpaceHandle| lock(space).pid.is_some_and(|it| above.contains(&it));
+        let is_above =
+            |space: &&SpaceHandle| lock(space).process.pid().is_some_and(|it| above.contains(&it));
         let spaces = self.spaces();
         let Some(parent) = spaces.iter().find(is_above) else { return false };
         let mut parent = lock(parent);

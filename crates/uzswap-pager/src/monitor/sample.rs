@@ -85,12 +85,12 @@ impl Pass {
         }
         let Pass { sample, total, .. } = self;
         let mut space = lock(shared);
-        self.managed.extend(space.pid);
+        self.managed.extend(space.process.pid());
         space.look_after_forks();
-        self.has_lost_helper |= space.has_lost_helper(size);
+        self.has_lost_helper |= space.process.has_lost_helper(size);
         let bytes = space.bytes_of(size);
         sample.managed_apart += bytes;
-        match lives.is_none() && space.files().is_some() {
+        match lives.is_none() && space.process.files().is_some() {
             true => total.add_ended(&mut space, bytes),
             false => total.add(&mut space, bytes),
         }

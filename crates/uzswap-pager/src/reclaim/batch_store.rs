@@ -37,7 +37,7 @@ impl BatchStore {
     ) -> io::Result<()> {
         let (batch, files) = {
             let mut space = lock(space);
-            let files = space.files().ok_or(io::ErrorKind::NotFound)?;
+            let files = space.process.files().cloned().ok_or(io::ErrorKind::NotFound)?;
             let Some(batch) = take(&mut space) else { return Ok(()) };
             (batch, files)
         };

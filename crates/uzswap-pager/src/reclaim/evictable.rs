@@ -52,7 +52,7 @@ impl Evictable {
 fn of_space(space: &SpaceHandle) -> Option<u64> {
     let (ranges, files) = {
         let space = lock(space);
-        (space.evictable_ranges(), space.files()?)
+        (space.evictable_ranges(), space.process.files().cloned()?)
     };
     let mut bytes = 0;
     for range in ranges {
@@ -81,8 +81,8 @@ mod tests {
         let pages = vec![[1_u8; PAGE_SIZE]; 66];
         let start = (pages.as_ptr().addr() as u64).next_multiple_of(PAGE);
         let mut space = AddressSpace::of_nothing();
-        space.take_this_process();
-        let files = space.files().unwrap();
+        space.process.read(std::process::id());
+        let files = space.process.files().cloned().unwrap();
         if files.resident(start..start + PAGE).is_err() {
             return; // before Linux 6.7
         }

@@ -183,7 +183,7 @@ impl Evictor {
         pager.spaces().iter().any(|space| {
             let space = lock(space);
             let is_late = space.helper().is_some_and(|helper| helper.is_late());
-            space.uffd.is_changing() || is_late && !space.is_stopped()
+            space.uffd.is_changing() || is_late && !space.process.is_stopped()
         })
     }
 
@@ -404,7 +404,7 @@ impl Evictor {
             return Ok((Moved::default(), 0));
         }
         let mut patience = self.patience.lock();
-        let heard = helper.carry_out(&mut patience, || lock(space).is_stopped());
+        let heard = helper.carry_out(&mut patience, || lock(space).process.is_stopped());
         drop(patience);
         self.hear(space, heard)
     }

@@ -285,7 +285,9 @@ impl PssSurvey {
         let (since, spent) = (Instant::now(), process::thread_time());
         let (files, group, made_own_bytes) = {
             let space = lock(space);
-            let (Some(files), Some(group)) = (space.files(), space.group().cloned()) else {
+            let (Some(files), Some(group)) =
+                (space.process.files().cloned(), space.group().cloned())
+            else {
                 return true;
             };
             (files, group, space.made_own_bytes())
@@ -296,7 +298,7 @@ impl PssSurvey {
         self.spend(spent);
         let members = (before + group.members()) / 2;
         match part {
-            None if !lock(space).is_ending() => return true, // the kernel does not tell
+            None if !lock(space).process.is_ending() => return true, // the kernel does not tell
             Some(_) if members < MANY && lock(space).uffd.is_changing() => return false,
             _ => {}
         }
@@ -413,7 +415,7 @@ mod tests {
         let mut survey = PssSurvey::new();
         assert!(!survey.begin(&spaces, &[], Urgency::Usual));
         assert_eq!(survey.to_ask.len(), 0, "they have no files to be asked by");
-        spaces.iter().for_each(|space| lock(space).take_this_process());
+        spaces.iter().for_each(|space| lock(space).process.read(std::process::id()));
         let asked =
             |survey: &PssSurvey| survey.groups.values().map(|known| known.asked).sum::<u32>();
         assert!(!survey.begin(&spaces, &[], Urgency::Usual));
