@@ -3,7 +3,6 @@
 
 use super::AddressSpace;
 use crate::page_table::Place;
-use crate::range_set::RangeSet;
 use uzswap::AuditError;
 
 impl AddressSpace {
@@ -55,7 +54,7 @@ impl AddressSpace {
         if owners != staged {
             return self.wrong(&format!("{staged} pages are staged, {owners} have a place there"));
         }
-        if self.helper.is_some() && self.own.without(&self.left) != RangeSet::new() {
+        if self.helper.is_some() && !self.unevictable.keeps_library() {
             return self.wrong("memory of the library may be evicted");
         }
         Ok(())

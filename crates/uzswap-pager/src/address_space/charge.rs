@@ -1,6 +1,5 @@
 //! The charge of a process: its resident bytes, less the shared bytes that others count.
 
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::{AddressSpace, PAGE};
@@ -126,13 +125,6 @@ impl AddressSpace {
             (_, Some(_)) if self.group.is_some() => self.counted + self.shared.bytes,
             (_, Some(_)) => 0,
         }
-    }
-
-    /// Registered memory, without the pages that no command moves.
-    pub(crate) fn evictable_ranges(&self) -> Vec<Range<u64>> {
-        let mut ranges = self.registered.clone();
-        self.left.iter().chain(self.words.all().iter()).for_each(|stays| ranges.remove(stays));
-        ranges.iter().collect()
     }
 
     /// The charge of the process, with so many resident bytes.

@@ -343,12 +343,9 @@ impl AddressSpace {
             lost +=
                 self.registered.within(range.clone()).map(|it| count(&pages(it))).sum::<usize>();
             self.registered.remove(range.clone());
-            self.left.remove(range.clone());
-            // The unmap may have failed, and the helper must never wait for memory of the library.
-            self.own.within(range.clone()).for_each(|part| self.left.insert(part));
             self.to_protect.remove(range.clone());
             self.removing.remove(range.clone());
-            self.words.remove(range);
+            self.unevictable.forget(range);
         }
         let kept: usize = moved.iter().map(|part| count(&pages(part.clone()))).sum();
         moved.into_iter().for_each(|part| self.registered.insert(part));

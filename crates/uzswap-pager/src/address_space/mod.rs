@@ -16,17 +16,18 @@ mod fork_advice;
 pub(crate) mod handle;
 mod identity;
 mod inheritance;
+mod kernel_words;
 mod layout;
 mod lazy;
 mod markers;
 mod move_batch;
-mod never_evicted;
 mod pinned;
 mod process;
 mod refused;
 mod registration;
 mod resolve;
 mod staging;
+mod unevictable;
 mod write_protect;
 
 use std::io;
@@ -42,20 +43,19 @@ use fault_history::FaultHistory;
 pub(crate) use fork_advice::ForkAdvice;
 use identity::Identity;
 use inheritance::Uncertain;
+pub(crate) use kernel_words::leave_words_of_threads;
 pub(crate) use layout::Change;
 use layout::Changes;
 use lazy::LazyLooks;
 use markers::Markers;
 pub(crate) use move_batch::Moved;
-use never_evicted::Words;
-pub(crate) use never_evicted::leave_words_of_threads;
-use pinned::Pinned;
 use process::Process;
 pub(crate) use refused::Way;
 use registration::ScanState;
 pub(crate) use registration::{Look, register};
 use staging::Staging;
 pub(crate) use staging::{Batch, STAGING_BYTES};
+use unevictable::Unevictable;
 pub(crate) use write_protect::AdviceAtFork;
 use write_protect::{Forks, LastAdvice, Prepared, Reports};
 
@@ -95,25 +95,10 @@ pub(crate) struct AddressSpace {
     released: Vec<u32>,
     /// Ranges that are registered with the userfaultfd.
     pub(crate) registered: RangeSet,
-    /// Memory of the library, which never moves: staging, the helper's stack, the page of identity.
-    pub(crate) own: RangeSet,
-    /// Memory that does not move for now: locked, sealed, and [`AddressSpace::own`].
-    left: RangeSet,
-    /// Locked mappings (mlock) that the kernel refused to move.
-    locked: RangeSet,
+    pub(crate) unevictable: Unevictable,
     lazy_looks: LazyLooks,
-    /// Pages in [`AddressSpace::left`] that the kernel holds for I/O.
-    pinned: Pinned,
     /// The kernel refused the last move with ENOMEM: no memory, or too many mappings.
     has_no_memory: bool,
-    left_since: Instant,
-    /// Pages that never move because the kernel reads or writes words in them past any userfaultfd:
-    /// words for the end of a thread (see [`leave_words_of_threads`]), and arguments.
-    words: Words,
-    /// Arguments are among them.
-    knows_arguments: bool,
-    /// Words in all registered memory are known.
-    knows_words: bool,
     markers: Markers,
     /// Ranges that the program has reported to drop, and may not have dropped yet (P4).
     removing: RangeSet,
@@ -180,16 +165,9 @@ impl AddressSpace {
             table: PageTable::default(),
             released: Vec::new(),
             registered: RangeSet::default(),
-            own: RangeSet::default(),
-            left: RangeSet::default(),
-            locked: RangeSet::default(),
+            unevictable: Unevictable::new(Instant::now()),
             lazy_looks: LazyLooks::new(Instant::now()),
-            pinned: Pinned::new(Instant::now()),
             has_no_memory: false,
-            left_since: Instant::now(),
-            words: Words::default(),
-            knows_arguments: false,
-            knows_words: false,
             markers: Markers::default(),
             removing: RangeSet::default(),
             changes: Changes::default(),
@@ -247,11 +225,6 @@ impl AddressSpace {
         self.has_no_memory
     }
 
-    /// Its pages in this range are left alone for a while.
-    pub(crate) fn stays(&mut self, range: Range<u64>) {
-        self.left.insert(range);
-    }
-
     /// The helper is there: pages can leave from now on.
     pub(crate) fn meet(
         &mut self,
@@ -260,7 +233,7 @@ impl AddressSpace {
         files: ProcessFiles,
     ) -> io::Result<()> {
         self.process.meet(peer, files);
-        self.left = self.own.clone();
+        self.unevictable.start();
         let shared = std::mem::take(&mut self.expected).then_some(self.shared.bytes);
         if self.is_undecided() {
             self.decide_inheritance(&[]);
@@ -395,12 +368,10 @@ impl AddressSpace {
 
     /// Memory of what is known, in bytes, about.
     pub(crate) fn bytes(&self) -> usize {
-        let sets = [&self.registered, &self.own, &self.left, &self.removing, &self.to_protect];
-        let sets = sets.iter().map(|set| set.bytes()).sum::<usize>() + self.words.bytes();
-        let sets = sets
-            + self.pinned.bytes()
+        let sets = [&self.registered, &self.removing, &self.to_protect];
+        let sets = sets.iter().map(|set| set.bytes()).sum::<usize>()
+            + self.unevictable.bytes()
             + self.markers.bytes()
-            + self.locked.bytes()
             + self.lazy_looks.bytes();
         self.table.bytes() + self.staging.owners.bytes() + sets
     }

@@ -92,13 +92,13 @@ impl AddressSpace {
         let address = page * PAGE;
         self.table.get(page).place == Place::Program
             && !self.removing.contains(address)
-            && !self.words.contains(address)
+            && !self.unevictable.has_words_at(address)
             && self.registered.has_some_of(&(address..address + PAGE))
     }
 
     /// Likewise, and it was not found to stay.
     pub(super) fn may_leave(&self, page: u64) -> bool {
-        self.is_here(page) && !self.left.contains(page * PAGE)
+        self.is_here(page) && !self.unevictable.ranges().contains(page * PAGE)
     }
 
     /// Gives a command that fills a batch, which then has these rights.
@@ -126,7 +126,7 @@ impl AddressSpace {
 
     /// Whether pages may leave now.
     pub(super) fn may_move(&self) -> bool {
-        self.knows_words && !self.is_about_to_fork() && self.is_settled()
+        self.unevictable.knows_words() && !self.is_about_to_fork() && self.is_settled()
     }
 
     /// The helper has said that it is done: what came of it, and pages of a batch that is empty
@@ -248,7 +248,7 @@ impl AddressSpace {
             match error {
                 // The first is pinned for I/O of the kernel. It stays, but keeps no other.
                 libc::EBUSY if command.work == work::OWN_AND_MOVE => {
-                    self.stays_pinned(stopped_at);
+                    self.unevictable.add_pinned(stopped_at);
                     if rest > 1 {
                         moved.shared.push((stopped_at + 1, rest - 1));
                     }
@@ -260,7 +260,7 @@ impl AddressSpace {
                     moved.refused.push((stopped_at, rest));
                 }
                 // Of a special kind, or sealed.
-                libc::EINVAL | libc::EPERM => self.left.insert(run.addresses()),
+                libc::EINVAL | libc::EPERM => self.unevictable.add(run.addresses()),
                 libc::EEXIST => is_in_the_way = true,
                 libc::ENOMEM => has_no_memory = true,
                 // It is not there any more (MADV_FREE).
@@ -290,7 +290,7 @@ impl AddressSpace {
     /// Pages that the hand comes to next, as runs that go into a batch.
     fn next_pages(&mut self, batch: usize, most: usize, alone: bool) -> io::Result<Vec<MoveRun>> {
         let Some(files) = self.process.files() else { return Ok(Vec::new()) };
-        let AddressSpace { hand, table, registered, left, removing, .. } = self;
+        let AddressSpace { hand, table, registered, unevictable, removing, .. } = self;
         let resident = &mut |range| {
             let start = Instant::now();
             let (runs, to) = match alone {
@@ -299,7 +299,7 @@ impl AddressSpace {
             };
             Ok(Answer { runs, to, took: start.elapsed() })
         };
-        let known = Known { table, registered, left, removing };
+        let known = Known { table, registered, unevictable: unevictable.ranges(), removing };
         let pages = hand.pick(most, known, resident, alone)?;
         let mut runs = Vec::new();
         for (page, staged) in pages.into_iter().zip(batch * BATCH_PAGES..) {

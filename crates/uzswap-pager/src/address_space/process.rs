@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::PAGE;
 use super::fork_advice::ForkAdvice;
-use super::never_evicted::LISTS;
+use super::kernel_words::LISTS;
 use crate::program::peer::Peer;
 use crate::program::procfs::{ProcessFiles, Size, has_locked_memory, number_in_namespace};
 use crate::range_set::RangeSet;

@@ -91,34 +91,13 @@ impl AddressSpace {
             }
         }
         if matches!(way, Way::Remap | Way::RemapShared) {
-            self.leave_locked(&mut fitting)?;
+            self.unevictable.take_locked(&self.process, &mut fitting)?;
         }
         if let Way::Own(rights) = way {
             let fitting: Vec<_> = fitting.iter().map(numbered).collect();
             return Ok(self.give_own(&fitting, rights, true));
         }
         Ok(self.give_parts(&helper, fitting, way))
-    }
-
-    /// Locked pages stay: mremap would unlock them.
-    fn leave_locked(&mut self, parts: &mut Vec<Range<u64>>) -> io::Result<()> {
-        if parts.is_empty() {
-            return Ok(());
-        }
-        self.locked = self.process.locked_mappings()?;
-        for part in std::mem::take(parts) {
-            self.locked.within(part.clone()).for_each(|part| self.left.insert(part));
-            parts.extend(self.locked.outside(part));
-        }
-        Ok(())
-    }
-
-    /// Mappings that were locked when a move of theirs was refused last, and are still.
-    pub(super) fn still_locked(&mut self) -> &RangeSet {
-        if self.locked != RangeSet::default() {
-            self.locked = self.process.locked_mappings().unwrap_or_default();
-        }
-        &self.locked
     }
 
     fn give_parts(&mut self, helper: &Helper, parts: Vec<Range<u64>>, way: Way) -> bool {
@@ -259,7 +238,7 @@ mod tests {
     fn a_run_is_of_one_mapping_and_of_pages_that_may_leave() {
         let mut space = AddressSpace::of_nothing();
         space.registered.insert(0..1000 * PAGE);
-        space.left.insert(5 * PAGE..6 * PAGE);
+        space.unevictable.add(5 * PAGE..6 * PAGE);
         let parts = vec![2 * PAGE..8 * PAGE, 8 * PAGE..10 * PAGE, 998 * PAGE..1002 * PAGE];
         let runs = |runs_max, pages_max| {
             let runs = space.runs_of(parts.clone(), 100, runs_max, pages_max);

@@ -6,13 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::fork_advice::ForkAdvice;
-use super::never_evicted::LISTS;
 use super::{AddressSpace, PAGE, PROTECT_MAX, pages};
 use crate::program::procfs::{Empty, ProcessFiles, Size};
 use crate::program::vmas::Mapping;
 use crate::range_set::{RangeSet, count};
 use crate::{SpaceHandle, lock};
-use uzswap_sys::process;
 use uzswap_sys::userfaultfd::Userfaultfd;
 
 /// A stack with so few resident pages is not registered. The gain is small, and each ending thread
@@ -22,12 +20,6 @@ const STACK_PAGES: u64 = 16;
 /// Mappings that count as stacks at most, beside two for each thread. An allocator may put its
 /// memory between guards, too.
 const STACKS_MIN: usize = 32;
-
-/// Bytes of arguments and environment that are never evicted.
-const ARGUMENTS_MAX: u64 = 16 * PAGE;
-
-/// How long the evictor leaves pages alone that could not be moved.
-const LEFT_FOR: Duration = Duration::from_secs(5);
 
 /// The state of scans of an address space.
 #[derive(Debug, Default)]
@@ -126,10 +118,7 @@ impl AddressSpace {
 
     /// The unregistered parts of these mappings that the registrar must register.
     pub(super) fn unregistered(&mut self, mappings: Vec<Mapping>) -> Vec<Unregistered> {
-        if self.left_since.elapsed() > LEFT_FOR {
-            self.words.grow_older();
-            self.try_all_again();
-        }
+        self.unevictable.try_at_times(&self.process);
         let mut found = Vec::new();
         for mapping in mappings {
             let parts = self.registered.outside(mapping.range.clone());
@@ -139,7 +128,10 @@ impl AddressSpace {
                 false => may_be_stack.then_some(STACK_PAGES),
             };
             found.push(Unregistered {
-                parts: parts.into_iter().flat_map(|part| self.left.outside(part)).collect(),
+                parts: parts
+                    .into_iter()
+                    .flat_map(|part| self.unevictable.ranges().outside(part))
+                    .collect(),
                 mapping: mapping.range,
                 spared_pages,
             });
@@ -182,13 +174,11 @@ impl AddressSpace {
                     self.to_protect.insert(part);
                 }
                 self.registered.insert(part);
-                self.knows_words = false;
+                self.unevictable.expect_words();
             }
         }
         self.shares_unregistered &= !are_whole;
-        if !std::mem::replace(&mut self.knows_arguments, true) {
-            self.leave_arguments();
-        }
+        self.unevictable.keep_arguments(&self.process);
         self.have_all_forks_told();
         self.protect(PROTECT_MAX);
         are_whole
@@ -199,31 +189,6 @@ impl AddressSpace {
         if self.uffd.is_changing() || !self.is_settled() {
             registered.iter().for_each(|part| self.registered_since.insert(part.clone()));
         }
-    }
-
-    /// Keeps the pages of arguments and environment resident: readers of /proc/PID/cmdline find no
-    /// evicted page. They are registered nevertheless. Otherwise the kernel would split the
-    /// mapping of the stack, by which the C library tells the size of the stack.
-    fn leave_arguments(&mut self) {
-        let Some(range) = self.process.thread().and_then(process::arguments_of) else { return };
-        let start = range.start / PAGE * PAGE;
-        let pages = start..range.end.next_multiple_of(PAGE).min(start + ARGUMENTS_MAX);
-        self.leave_for_good(pages);
-    }
-
-    /// Keeps the page of the word that the kernel clears when the first thread ends: an ending
-    /// thread has no faults served. In musl the word is a lock that all threads take when they
-    /// end.
-    pub(crate) fn leave_end_word(&mut self, address: u64) {
-        if LISTS.contains(&address) {
-            let start = address / PAGE * PAGE;
-            self.leave_for_good(start..(address + 4).next_multiple_of(PAGE));
-        }
-    }
-
-    fn leave_for_good(&mut self, pages: Range<u64>) {
-        self.words.insert_lasting(pages.clone());
-        self.left.insert(pages);
     }
 
     /// The registered pages of a window in a row with `page`, at least `page` itself.

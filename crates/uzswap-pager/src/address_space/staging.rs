@@ -185,7 +185,7 @@ impl AddressSpace {
             errno => io::Error::from_raw_os_error(errno),
         })?;
         self.returned(owner, 0);
-        self.left.insert(at..at + PAGE);
+        self.unevictable.add(at..at + PAGE);
         Ok(true)
     }
 

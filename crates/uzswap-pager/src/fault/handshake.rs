@@ -188,12 +188,12 @@ impl FaultServer {
         let could_exceed = relatives.is_some_and(|relatives| self.join(space, &relatives));
         let mut child = lock(&self.spaces[space]);
         let staging_start = staging.start;
-        child.own.insert(staging);
-        child.own.insert(welcomed.own);
+        child.unevictable.add_library(staging);
+        child.unevictable.add_library(welcomed.own);
         child.identify_by(identity);
         let helper = Helper::new(connection, welcomed.control, staging_start);
         let met = child.meet(peer, helper, files);
-        child.leave_end_word(end_word);
+        child.unevictable.keep_end_word(end_word);
         if could_exceed {
             let _ = child.register_shared();
         }

@@ -87,12 +87,12 @@ mod tests {
             return; // before Linux 6.7
         }
         space.registered.insert(start..start + 64 * PAGE);
-        space.stays(start + 10 * PAGE..start + 20 * PAGE);
+        space.unevictable.add(start + 10 * PAGE..start + 20 * PAGE);
         let spaces = [SharedAddressSpace::alone(space)];
         let (now, mut evictable) = (Instant::now(), Evictable::new(Instant::now()));
         let later = now + Duration::from_secs(1);
         assert_eq!(evictable.bytes(later, &spaces), 54 * PAGE);
-        lock(&spaces[0]).stays(start..start + 10 * PAGE);
+        lock(&spaces[0]).unevictable.add(start..start + 10 * PAGE);
         assert_eq!(evictable.bytes(later, &spaces), 54 * PAGE, "the last count holds for a while");
         assert_eq!(evictable.bytes(later + Duration::from_secs(60), &spaces), 44 * PAGE);
         drop(pages);

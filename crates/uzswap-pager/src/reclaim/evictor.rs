@@ -272,7 +272,7 @@ impl Evictor {
         }
         loop {
             self.helper(space)?; // it may end at any time
-            lock(space).try_pinned_again();
+            lock(space).unevictable.try_pinned_again(Instant::now());
             // A round may have filled two batches, and empties one.
             let is_ahead = lock(space).filled_batches() > batches_staged;
             let most = if is_ahead { 0 } else { leave };

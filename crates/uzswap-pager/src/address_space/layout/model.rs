@@ -655,13 +655,13 @@ impl World {
             if !self.settle() {
                 return;
             }
-            let AddressSpace { table, registered, left, removing, .. } = &self.space;
+            let AddressSpace { table, registered, unevictable, removing, .. } = &self.space;
             let may_leave = |&at: &usize| {
                 let address = address(at);
                 self.machine.pages[at].is_some_and(|page| page.resident.is_some())
                     && table.get(number(at)).place == Place::Program
                     && registered.contains(address)
-                    && !left.contains(address)
+                    && !unevictable.ranges().contains(address)
                     && !removing.contains(address)
             };
             let all: Vec<usize> = (0..PAGES).filter(may_leave).collect();
