@@ -54,7 +54,7 @@ impl AddressSpace {
         if owners != staged {
             return self.wrong(&format!("{staged} pages are staged, {owners} have a place there"));
         }
-        if self.helper.is_some() && !self.unevictable.keeps_library() {
+        if self.commands.last_helper().is_some() && !self.unevictable.keeps_library() {
             return self.wrong("memory of the library may be evicted");
         }
         Ok(())

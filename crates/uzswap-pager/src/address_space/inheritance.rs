@@ -186,7 +186,7 @@ impl AddressSpace {
             let Some(mut part) = next else { return };
             let done = loop {
                 let bytes = part.end - part.start;
-                self.expect_unmarked(&part);
+                self.commands.expect_unmarked(&part);
                 match self.uffd.poison(part.clone(), false) {
                     Err(stopped) if stopped.done > 0 => break stopped.done,
                     Err(stopped) if stopped.errno == libc::EAGAIN => return,

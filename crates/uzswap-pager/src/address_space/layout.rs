@@ -429,8 +429,8 @@ impl AddressSpace {
             }
             self.registered.remove(part.clone());
             self.to_protect.remove(part.clone());
-            self.take_back(part);
+            self.commands.take_back(part);
         }
-        self.let_commands(true);
+        self.commands.let_go(true);
     }
 }

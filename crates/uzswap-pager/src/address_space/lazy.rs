@@ -48,7 +48,7 @@ impl AddressSpace {
         if now < *next || *registered == self.registered {
             return None;
         }
-        let (Some(_), None) = (self.helper(), &self.command) else { return None };
+        self.commands.free_helper()?;
         self.lazy_looks.registered = self.registered.clone();
         self.process.files().cloned().filter(|_| !has_swap())
     }
@@ -57,7 +57,7 @@ impl AddressSpace {
     /// kernel drop them. `false` where there is nothing of it.
     pub(crate) fn give_drop_freed(&mut self, found: &[(Range<u64>, u64)], since: Instant) -> bool {
         self.lazy_looks.next = Instant::now() + PAUSE_MIN.max(since.elapsed() * PAUSE_TIMES);
-        let (Some(helper), None) = (self.helper(), &self.command) else { return false };
+        let Some(helper) = self.commands.free_helper() else { return false };
         let mut runs = Vec::new();
         for part in found.iter().flat_map(|(range, _)| self.registered.within(range.clone())) {
             let count = ((part.end - part.start) / PAGE) as usize;
@@ -99,7 +99,7 @@ mod tests {
         let connection = Polled::add(&epolls, connection, epoll::EventData::new_u64(1)).unwrap();
         let helper = Helper::new(connection, SharedControl::new().unwrap().0, 1 << 30);
         let mut space = AddressSpace::of_nothing();
-        space.helper = Some(Arc::new(helper));
+        space.commands.meet(helper);
         space.registered.insert(0..20 * PAGE);
         for page in [3, 15] {
             space.table.set(page, Entry { returned: true, ..UNKNOWN });

@@ -111,16 +111,8 @@ impl AddressSpace {
     /// Ends the write protection of a range of pages in the program. The helper may have moved and
     /// marked some of them by now.
     pub(super) fn unprotect(&mut self, range: Range<u64>, wake: bool) -> io::Result<()> {
-        self.expect_unmarked(&range);
+        self.commands.expect_unmarked(&range);
         self.uffd.write_unprotect(range, wake)
-    }
-
-    /// Notes that the markers of a range are removed.
-    pub(super) fn expect_unmarked(&mut self, range: &Range<u64>) {
-        for run in self.command.iter_mut().flat_map(|command| &mut command.runs) {
-            let of_run = run.addresses();
-            run.is_unmarked |= of_run.start < range.end && range.start < of_run.end;
-        }
     }
 
     /// Ends the write protection of all pages, and leaves the markers of evicted ones. Pages stay

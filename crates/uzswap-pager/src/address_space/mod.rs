@@ -10,6 +10,7 @@
 #[cfg(any(test, debug_assertions))]
 mod audit;
 mod charge;
+mod commands;
 mod copies;
 mod fault_history;
 mod fork_advice;
@@ -37,6 +38,7 @@ use std::time::{Duration, Instant};
 
 use charge::{Joined, Shared};
 pub(crate) use charge::{Part, Told, process_size, resident_bytes};
+use commands::Commands;
 use copies::Copies;
 pub(crate) use copies::count_copies;
 use fault_history::FaultHistory;
@@ -61,15 +63,13 @@ use write_protect::{Forks, LastAdvice, Prepared, Reports};
 
 use crate::fork_group::Member;
 use crate::page_table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
-use crate::policy::clock::ClockHand;
-use crate::program::helper::{Command, Helper};
+use crate::program::helper::Helper;
 use crate::program::peer::Peer;
 use crate::program::procfs::ProcessFiles;
 use crate::range_set::RangeSet;
 use crate::telemetry::status::ProcessStatus;
 use crate::token_bucket::Bucket;
 use uzswap::page::PAGE_SIZE;
-use uzswap_preload::protocol::work;
 use uzswap_sys::userfaultfd::Userfaultfd;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -89,7 +89,7 @@ pub(crate) struct AddressSpace {
     pub(crate) process: Process,
     identity: Identity,
     pub(crate) uffd: Arc<Userfaultfd>,
-    helper: Option<Arc<Helper>>,
+    pub(crate) commands: Commands,
     pub(crate) table: PageTable,
     /// Slots of forgotten pages, until the space is unlocked.
     released: Vec<u32>,
@@ -97,20 +97,12 @@ pub(crate) struct AddressSpace {
     pub(crate) registered: RangeSet,
     pub(crate) unevictable: Unevictable,
     lazy_looks: LazyLooks,
-    /// The kernel refused the last move with ENOMEM: no memory, or too many mappings.
-    has_no_memory: bool,
     markers: Markers,
     /// Ranges that the program has reported to drop, and may not have dropped yet (P4).
     removing: RangeSet,
     /// Changes of mappings that the table does not follow yet, because an event is pending.
     changes: Changes,
     staging: Staging,
-    command: Option<Command>,
-    commands: u32,
-    /// The result of the last command, and the batch whose memory it frees.
-    collected: Moved,
-    dropping: Option<usize>,
-    hand: ClockHand,
     pub(crate) looks: ScanState,
     forks: Forks,
     /// Advice about forks; a child begins with its parent's.
@@ -144,7 +136,6 @@ pub(crate) struct AddressSpace {
     told_pages: i64,
     /// Bytes that it counted for at the last sample.
     pub(crate) counted: u64,
-    pub(crate) gone: bool,
     pub(crate) faults: FaultHistory,
     /// A budget for children that join without an event of their fork.
     pub(crate) joins: Bucket,
@@ -161,22 +152,16 @@ impl AddressSpace {
             process: Process::new(pid),
             identity: Identity::default(),
             uffd,
-            helper: None,
+            commands: Commands::default(),
             table: PageTable::default(),
             released: Vec::new(),
             registered: RangeSet::default(),
             unevictable: Unevictable::new(Instant::now()),
             lazy_looks: LazyLooks::new(Instant::now()),
-            has_no_memory: false,
             markers: Markers::default(),
             removing: RangeSet::default(),
             changes: Changes::default(),
             staging: Staging::new(),
-            command: None,
-            commands: 0,
-            collected: Moved::default(),
-            dropping: None,
-            hand: ClockHand::default(),
             looks: ScanState::default(),
             forks: Forks::new(),
             advice: None,
@@ -196,7 +181,6 @@ impl AddressSpace {
             was_resident: None,
             told_pages: 0,
             counted: 0,
-            gone: false,
             faults: FaultHistory::default(),
             joins: Bucket::new(JOINS_AT_ONCE, JOINS_EACH_SECOND),
         }
@@ -220,11 +204,6 @@ impl AddressSpace {
         AddressSpace { identity, process, ..AddressSpace::with(uffd, None) }
     }
 
-    /// Whether the kernel refused the last move for want of memory or of mappings (ENOMEM).
-    pub(crate) fn has_no_memory(&self) -> bool {
-        self.has_no_memory
-    }
-
     /// The helper is there: pages can leave from now on.
     pub(crate) fn meet(
         &mut self,
@@ -239,7 +218,7 @@ impl AddressSpace {
             self.decide_inheritance(&[]);
         }
         self.forget_secret();
-        self.helper = Some(Arc::new(helper));
+        self.commands.meet(helper);
         self.share_all(self.protects && self.registered != RangeSet::default());
         // Some of it may be in its own count by now, as it has written to it.
         self.shared.bytes = self.shared.bytes.min(shared.unwrap_or(u64::MAX));
@@ -252,79 +231,9 @@ impl AddressSpace {
         Ok(())
     }
 
-    pub(crate) fn helper(&self) -> Option<Arc<Helper>> {
-        self.helper.clone().filter(|_| !self.gone)
-    }
-
-    /// Keeps the helper from moving pages, and notes what it has moved; `false` where it is at
-    /// work. One that was stopped may not go on for long: it is kept from moving any more.
-    pub(crate) fn hold_commands(&mut self) -> bool {
-        let Some(helper) = self.helper.clone() else { return true };
-        let held = helper.hold();
-        if held {
-            self.collect(helper.has_paused());
-        } else if self.hold_remapping(&helper) {
-            return true;
-        }
-        let is_in_the_way = !held || self.command.is_some();
-        if is_in_the_way && helper.is_late() && self.process.is_stopped() {
-            return self.hold_stopped(&helper, held);
-        }
-        held
-    }
-
-    /// Breaks the command off of a helper that was stopped, wherever that was, and holds it. It may
-    /// go on at any moment.
-    fn hold_stopped(&mut self, helper: &Helper, held: bool) -> bool {
-        // What it begins from now on has no pages.
-        self.take_back(0..u64::MAX);
-        let batch = self.command.as_ref().and_then(|command| command.batch);
-        let is_remap = self.command.as_ref().is_some_and(|command| command.work == work::REMAP);
-        if is_remap && !held {
-            if !helper.take_from_work() {
-                return false; // it is in mremap, or about to be
-            }
-        } else if let (Some(batch), false) = (batch, held) {
-            // It may be about to move some: none are moved to what is not registered.
-            if self.uffd.unregister(helper.batch_at(batch)).is_err() {
-                return false;
-            }
-            self.markers.expect_stray(); // it may be about to mark those that it has moved
-        }
-        if self.break_off().is_err() {
-            return held;
-        }
-        helper.hold_at_work();
-        true
-    }
-
-    /// Something has changed in a range of addresses: no page of it is moved any more by a command
-    /// that was given before (P2).
-    pub(crate) fn take_back(&self, range: Range<u64>) {
-        if let (Some(helper), Some(command)) = (&self.helper, &self.command) {
-            helper.take_back(command, range);
-        }
-    }
-
-    /// Lets the helper go on; `changed` where the program's mappings are not what they were.
-    pub(crate) fn let_commands(&self, changed: bool) {
-        if let Some(helper) = &self.helper {
-            helper.let_go(changed);
-        }
-    }
-
     /// Whether the memory is gone. Of one with a helper that tells it.
     pub(crate) fn is_dead(&self) -> bool {
         self.uffd.is_memory_gone()
-    }
-
-    /// Ends a helper that is the last thread of its process.
-    pub(crate) fn end_helper_left_alone(&self) {
-        if let Some(helper) = self.helper()
-            && let Some(code) = self.process.code_left_alone()
-        {
-            helper.end(code);
-        }
     }
 
     /// Its row of the run's status, without the name of the process; `None` before the process is

@@ -34,7 +34,7 @@ impl AddressSpace {
     /// the lock, and then calls [`AddressSpace::dropped`].
     pub(crate) fn give_move(&mut self, most: usize, alone: bool) -> io::Result<bool> {
         self.settle();
-        let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
+        let Some(helper) = self.commands.free_helper() else { return Ok(false) };
         let mut batch = (most > 0 && self.may_move()).then(|| self.staging.empty.pop()).flatten();
         let runs = batch.map_or(Ok(Vec::new()), |batch| self.next_pages(batch, most, alone));
         if runs.as_ref().map_or(true, Vec::is_empty) {
@@ -62,7 +62,7 @@ impl AddressSpace {
         if wanted.is_empty() || !self.may_move() {
             return false;
         }
-        let (Some(helper), None) = (self.helper(), &self.command) else { return false };
+        let Some(helper) = self.commands.free_helper() else { return false };
         let Some(batch) = self.staging.empty.pop() else { return false };
         let first = batch * BATCH_PAGES;
         let mut runs: Vec<MoveRun> = Vec::new();
@@ -113,14 +113,11 @@ impl AddressSpace {
         if runs.is_empty() && drops.is_none() {
             return false;
         }
-        self.commands = self.commands.wrapping_add(1);
         let others =
             |&(batch, rights): &(usize, Rights)| self.staging.rights[batch] != Some(rights);
         let anew = filled.filter(others).map(|(_, rights)| rights);
         let batch = filled.map(|(batch, _)| batch);
-        let command = Command { number: self.commands, work, anew, batch, runs, drops };
-        helper.give(&command);
-        self.command = Some(command);
+        self.commands.give(helper, Command { number: 0, work, anew, batch, runs, drops });
         true
     }
 
@@ -133,9 +130,9 @@ impl AddressSpace {
     /// now.
     pub(crate) fn dropped(&mut self) -> (Moved, usize) {
         self.collect(false);
-        let moved = std::mem::take(&mut self.collected);
+        let (moved, dropping) = self.commands.take_result();
         self.faults.note_evicted(moved.pages);
-        match self.dropping.take() {
+        match dropping {
             Some(batch) => {
                 self.staging.empty.push(batch);
                 self.told_pages -= self.staging.moved[batch] as i64;
@@ -149,7 +146,7 @@ impl AddressSpace {
     /// know whether they are in the program still. Empty where the page itself is one.
     pub(crate) fn not_commanded(&self, page: u64, window: Range<u64>) -> Range<u64> {
         let mut free = window;
-        for run in self.command.iter().flat_map(|command| &command.runs) {
+        for run in self.commands.current().into_iter().flat_map(|command| &command.runs) {
             let pages = run.pages();
             if pages.end <= page {
                 free.start = free.start.max(pages.end);
@@ -162,8 +159,8 @@ impl AddressSpace {
 
     /// Notes what a command did, if it is done, or `in_part` (P3).
     pub(super) fn collect(&mut self, in_part: bool) {
-        let Some(mut command) = self.command.take() else { return };
-        let Some(helper) = self.helper.clone() else { return };
+        let Some(mut command) = self.commands.take_current() else { return };
+        let Some(helper) = self.commands.last_helper().cloned() else { return };
         let is_done = helper.has_done(&command);
         if is_done || in_part {
             let answers: Vec<RunAnswer> = helper.answers(&command).collect();
@@ -172,18 +169,16 @@ impl AddressSpace {
                 return self.done(command, answers.into_iter().map(|run| run.error));
             }
         }
-        self.command = Some(command);
+        self.commands.put_back(command);
     }
 
     /// The helper moves nothing more of its command: notes what it has moved, be it untold. A run
     /// is moved from its first page on, into a batch that was empty. (Where a page was, there may
     /// be another by now.)
     pub(super) fn break_off(&mut self) -> io::Result<()> {
-        let (Some(helper), Some(files)) = (self.helper.clone(), self.process.files().cloned())
-        else {
-            return Ok(());
-        };
-        let Some(command) = &self.command else { return Ok(()) };
+        let Some(helper) = self.commands.last_helper() else { return Ok(()) };
+        let Some(files) = self.process.files() else { return Ok(()) };
+        let Some(command) = self.commands.current() else { return Ok(()) };
         let mut counts = Vec::with_capacity(command.runs.len());
         if command.work == work::DROP_FREED {
             counts.resize(command.runs.len(), 0);
@@ -197,7 +192,7 @@ impl AddressSpace {
             }
             counts.push(count);
         }
-        if let Some(mut command) = self.command.take() {
+        if let Some(mut command) = self.commands.take_current() {
             // Whatever the helper has marked, it may be marked twice.
             self.note_moved(&mut command, counts.into_iter().map(|count| (count, 0)));
             self.done(command, std::iter::repeat(0));
@@ -211,7 +206,7 @@ impl AddressSpace {
         for (run, (count, marked)) in command.runs.iter_mut().zip(counts) {
             let is_new = is_remap && run.moved < count;
             let there = is_new.then(|| self.staged_of(run, run.moved, count)).flatten();
-            let address = |staged| self.helper.as_ref().map_or(0, |it| it.staged_at(staged));
+            let address = |staged| self.commands.staged_at(staged).unwrap_or(0);
             let is_there =
                 |staged| there.as_ref().is_none_or(|there| there.contains(address(staged)));
             let missing: Vec<usize> =
@@ -234,7 +229,6 @@ impl AddressSpace {
 
     /// A command is done, and all that it moved is noted; why each run stopped, an errno or 0.
     fn done(&mut self, command: Command, errors: impl Iterator<Item = i32>) {
-        self.dropping = command.drops;
         let mut moved = Moved { astray: self.astray(&command), ..Moved::default() };
         let is_remap = command.work == work::REMAP;
         let (mut is_in_the_way, mut has_no_memory) = (false, false);
@@ -268,10 +262,11 @@ impl AddressSpace {
                 _ => {} // it went, or will be tried again
             }
         }
-        self.has_no_memory = has_no_memory && moved.pages == 0;
+        let has_no_memory = has_no_memory && moved.pages == 0;
         if let Some(batch) = command.batch {
             if command.anew.is_some() {
-                let is_anew = self.helper.as_ref().is_some_and(|it| it.has_mapped_anew());
+                let helper = self.commands.last_helper();
+                let is_anew = helper.is_some_and(|it| it.has_mapped_anew());
                 self.staging.rights[batch] = command.anew.filter(|_| is_anew && !is_remap);
             }
             self.staging.moved[batch] = moved.pages;
@@ -284,13 +279,13 @@ impl AddressSpace {
                 _ => self.staging.filled.push_back(batch),
             }
         }
-        self.collected = moved;
+        self.commands.finish(moved, command.drops, has_no_memory);
     }
 
     /// Pages that the hand comes to next, as runs that go into a batch.
     fn next_pages(&mut self, batch: usize, most: usize, alone: bool) -> io::Result<Vec<MoveRun>> {
         let Some(files) = self.process.files() else { return Ok(Vec::new()) };
-        let AddressSpace { hand, table, registered, unevictable, removing, .. } = self;
+        let AddressSpace { commands, table, registered, unevictable, removing, .. } = self;
         let resident = &mut |range| {
             let start = Instant::now();
             let (runs, to) = match alone {
@@ -300,7 +295,7 @@ impl AddressSpace {
             Ok(Answer { runs, to, took: start.elapsed() })
         };
         let known = Known { table, registered, unevictable: unevictable.ranges(), removing };
-        let pages = hand.pick(most, known, resident, alone)?;
+        let pages = commands.hand().pick(most, known, resident, alone)?;
         let mut runs = Vec::new();
         for (page, staged) in pages.into_iter().zip(batch * BATCH_PAGES..) {
             add_page(&mut runs, page, staged);
@@ -324,8 +319,8 @@ mod tests {
             let command = Command { number: 1, work, anew: None, batch: None, runs, drops: None };
             space.done(command, std::iter::once(errno));
             let stay: Vec<u64> = (10..18).filter(|page| !space.may_leave(*page)).collect();
-            let has_no_memory = space.has_no_memory();
-            (space.collected.shared, stay, has_no_memory)
+            let has_no_memory = space.commands.has_no_memory();
+            (space.commands.take_result().0.shared, stay, has_no_memory)
         };
         // The page may be shared, and is made the program's own first.
         assert_eq!(done(work::MOVE, 3, libc::EBUSY), (vec![(13, 5)], vec![], false));
@@ -344,9 +339,9 @@ mod tests {
             run.count = 4;
             let (number, work, runs) = (1, work::MOVE, vec![run]);
             let command = Command { number, work, anew: None, batch: None, runs, drops: None };
-            space.command = Some(command);
+            space.commands.put_back(command);
             let _ = space.unprotect(unprotected, false); // its userfaultfd is none
-            let mut command = space.command.take().unwrap();
+            let mut command = space.commands.take_current().unwrap();
             // The helper has moved three pages, and marked two of them.
             space.note_moved(&mut command, std::iter::once((3, 2)));
             Vec::from_iter(

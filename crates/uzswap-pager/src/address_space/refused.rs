@@ -18,7 +18,6 @@ use crate::program::helper::{Command, Helper, MoveRun};
 use crate::program::vmas::{READ_WRITE, Rights};
 use crate::range_set::{RangeSet, count};
 use uzswap_preload::protocol::work;
-use uzswap_sys::userfaultfd::Event;
 
 /// Runs that one command moves by mremap at most: each is a mapping of its own in the batch.
 const REMAPPED_RUNS: usize = 64;
@@ -63,10 +62,12 @@ impl AddressSpace {
         refused: &mut Vec<(u64, usize)>,
         way: Way,
     ) -> io::Result<bool> {
-        let (Some(files), Some(helper)) = (self.process.files().cloned(), self.helper()) else {
+        let (Some(files), Some(helper)) =
+            (self.process.files().cloned(), self.commands.free_helper())
+        else {
             return Ok(false);
         };
-        if refused.is_empty() || self.command.is_some() || !self.may_move() {
+        if refused.is_empty() || !self.may_move() {
             return Ok(false);
         }
         let all = std::mem::take(refused);
@@ -151,7 +152,7 @@ impl AddressSpace {
     /// Holds the helper where it has moved a run by mremap, and waits until that is read; `false`
     /// where it is at work. What it has moved is noted (P3).
     pub(super) fn hold_remapping(&mut self, helper: &Helper) -> bool {
-        let (Some(files), Some(command)) = (self.process.files(), &self.command) else {
+        let (Some(files), Some(command)) = (self.process.files(), self.commands.current()) else {
             return false;
         };
         let Some(number) = helper.remapped_run() else { return false };
@@ -166,34 +167,6 @@ impl AddressSpace {
         }
         self.collect(true);
         true
-    }
-
-    /// Takes a change that tells of nothing but the helper's own work; `false` for others. The
-    /// caller asks for each change of the mappings, in the order in which they are read.
-    pub(crate) fn take_own_change(&mut self, change: &Event) -> bool {
-        let (Some(helper), Some(command)) = (&self.helper, &mut self.command) else { return false };
-        if command.work != work::REMAP {
-            return false;
-        }
-        let others = match *change {
-            Event::Remap { from, to, len } => {
-                let is_it = |run: &&mut MoveRun| {
-                    run.addresses() == (from..from + len) && helper.staged_at(run.staged) == to
-                };
-                if let Some(run) = command.runs.iter_mut().find(is_it) {
-                    run.is_reported = true;
-                    return true;
-                }
-                [from..from + len, to..to + len]
-            }
-            Event::Unmap { start, end } => [start..end, 0..0],
-            Event::Remove { .. } | Event::Fork { .. } | Event::PageFault { .. } => return false,
-        };
-        for run in command.runs.iter_mut().filter(|run| run.moved > 0 && !run.is_reported) {
-            let at = run.addresses();
-            run.is_doubted |= others.iter().any(|it| it.start < at.end && at.start < it.end);
-        }
-        false
     }
 
     /// A run of a done command that may have moved what it was not to move (P5), by its address.
@@ -218,7 +191,7 @@ impl AddressSpace {
     /// Of the pages that a run has moved by mremap, from `first` on: those that are in staging. The
     /// others were missing.
     pub(super) fn staged_of(&self, run: &MoveRun, first: usize, end: usize) -> Option<RangeSet> {
-        let (files, helper) = (self.process.files()?, self.helper.as_ref()?);
+        let (files, helper) = (self.process.files()?, self.commands.last_helper()?);
         let staged = helper.staged_at(run.staged + first)..helper.staged_at(run.staged + end);
         files.pages_in(staged).ok() // an error where the process has ended
     }

@@ -145,12 +145,12 @@ impl AddressSpace {
     }
 
     fn batch(&self, number: usize) -> Option<Batch> {
-        let helper = self.helper.as_ref()?;
+        let start = self.commands.staged_at(0)?;
         let staged = self.staging.owners.of_batch(number);
         let staged = staged
             .map(|(staged, owner)| StagedPage {
                 number: staged,
-                address: helper.staged_at(staged as usize),
+                address: start + u64::from(staged) * PAGE,
                 owner,
                 ahead: self.table.get(owner).ahead,
             })
@@ -211,10 +211,8 @@ impl AddressSpace {
 
     /// Whether an address is in staging.
     pub(crate) fn is_staging(&self, address: u64) -> bool {
-        self.helper.as_ref().is_some_and(|helper| {
-            let start = helper.staged_at(0);
-            (start..start + STAGING_BYTES).contains(&address)
-        })
+        let start = self.commands.staged_at(0);
+        start.is_some_and(|start| (start..start + STAGING_BYTES).contains(&address))
     }
 
     /// Pages of staging with pages of the program.
@@ -225,10 +223,11 @@ impl AddressSpace {
 
     /// Reads a staged page.
     pub(crate) fn read_staged(&self, staged: u32, page: &mut Page) -> io::Result<()> {
-        let (Some(files), Some(helper)) = (self.process.files(), &self.helper) else {
+        let address = self.commands.staged_at(staged as usize);
+        let (Some(files), Some(address)) = (self.process.files(), address) else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        files.memory.read(helper.staged_at(staged as usize), page)
+        files.memory.read(address, page)
     }
 }
 

@@ -189,7 +189,7 @@ impl AddressSpace {
 
     /// Whether a touch of this address tells of a fork.
     pub(crate) fn tells_fork(&self, address: u64) -> bool {
-        self.helper.as_ref().is_some_and(|helper| address >= helper.staged_at(STAGING_PAGES))
+        self.commands.staged_at(STAGING_PAGES).is_some_and(|page| address >= page)
             && self.is_staging(address)
     }
 
@@ -197,7 +197,7 @@ impl AddressSpace {
     /// Otherwise the first fork whose copies, with those of unknown children, would exceed so much
     /// headroom.
     pub(crate) fn have_forks_told(&mut self, resident_bytes: u64, room: u64) {
-        let Some(helper) = &self.helper else { return };
+        let Some(helper) = self.commands.last_helper() else { return };
         if self.registered != RangeSet::default() {
             return self.have_all_forks_told();
         }
@@ -210,7 +210,7 @@ impl AddressSpace {
     /// Allows a reported fork without protection if its copies fit; whether they do. So many of its
     /// children are unknown; the others have ended or are counted.
     pub(crate) fn allow_fork(&mut self, unknown: u32, room: u64) -> bool {
-        let Some(helper) = &self.helper else { return false };
+        let Some(helper) = self.commands.last_helper() else { return false };
         self.forks.have_known(helper.forks().saturating_sub(1 + unknown));
         let resident = self.resident_bytes();
         self.have_forks_told(resident, room);
@@ -219,7 +219,7 @@ impl AddressSpace {
 
     /// Has the program report each fork before it happens.
     pub(super) fn have_all_forks_told(&self) {
-        if let Some(helper) = &self.helper {
+        if let Some(helper) = self.commands.last_helper() {
             helper.have_forks_told(1);
         }
     }
@@ -232,9 +232,9 @@ impl AddressSpace {
         }
         let is_filled = self.uffd.zeropage(told_by, false).is_ok();
         if is_filled {
-            self.take_back(0..u64::MAX);
+            self.commands.take_back(0..u64::MAX);
         }
-        self.let_commands(is_filled);
+        self.commands.let_go(is_filled);
         is_filled
     }
 

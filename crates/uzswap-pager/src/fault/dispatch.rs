@@ -73,7 +73,7 @@ impl Messages {
                 Event::PageFault { address, write, wp, thread } => {
                     faults.push(Touch { thread, address, access: Access::of(write, wp) });
                 }
-                change if space.take_own_change(&change) => {}
+                change if space.commands.take_own_change(&change) => {}
                 change => changes.push(change),
             }
         }
@@ -228,9 +228,9 @@ fn page_without_content(space: &mut AddressSpace, address: u64) -> Option<Range<
 /// Takes the addresses that changed out of the helper's command, and lets the helper go on.
 fn release_commands(space: &mut AddressSpace, changes: &[Event]) {
     for range in changes.iter().flat_map(addresses_of) {
-        space.take_back(range);
+        space.commands.take_back(range);
     }
-    space.let_commands(!changes.is_empty());
+    space.commands.let_go(!changes.is_empty());
 }
 
 /// Addresses that mean something else after this.

@@ -137,10 +137,10 @@ impl FaultServer {
         self.pager.remove_space(&shared);
         let mut space = lock(&shared);
         self.spaces.take_from_workers(&space.uffd, None);
-        if let Some(helper) = space.helper() {
+        if let Some(helper) = space.commands.helper() {
             helper.connection().leave(); // the evictor may have the space still
         }
-        space.gone = true;
+        space.commands.end();
         space.forget_all();
         let member = EndedMember::take(&mut space);
         drop(space);

@@ -174,7 +174,7 @@ impl Evictor {
 
     /// Whether the kernel has no memory or mappings for moves of some program's pages.
     fn has_no_memory(&self) -> bool {
-        self.pager.spaces().iter().any(|space| lock(space).has_no_memory())
+        self.pager.spaces().iter().any(|space| lock(space).commands.has_no_memory())
     }
 
     /// Whether a space may give pages soon that it cannot give now: a thread waits while it changes
@@ -182,14 +182,15 @@ impl Evictor {
     fn is_any_held_up(pager: &Pager) -> bool {
         pager.spaces().iter().any(|space| {
             let space = lock(space);
-            let is_late = space.helper().is_some_and(|helper| helper.is_late());
+            let is_late = space.commands.helper().is_some_and(|helper| helper.is_late());
             space.uffd.is_changing() || is_late && !space.process.is_stopped()
         })
     }
 
     fn is_any_awaited(&self) -> bool {
-        let is_awaited =
-            |space: &SpaceHandle| lock(space).helper().is_some_and(|helper| helper.is_awaited());
+        let is_awaited = |space: &SpaceHandle| {
+            lock(space).commands.helper().is_some_and(|helper| helper.is_awaited())
+        };
         self.pager.spaces().iter().any(is_awaited)
     }
 
@@ -385,7 +386,7 @@ impl Evictor {
 
     /// The helper of a space, where it is not late with what it was given before.
     fn helper(&self, space: &SpaceHandle) -> io::Result<Arc<Helper>> {
-        let helper = lock(space).helper().ok_or(io::ErrorKind::NotFound)?;
+        let helper = lock(space).commands.helper().ok_or(io::ErrorKind::NotFound)?;
         if helper.is_late() {
             self.hear(space, helper.hear(Duration::ZERO))?;
         }
