@@ -36,7 +36,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use charge::{Joined, Shared};
+use charge::Charge;
 pub(crate) use charge::{Part, Told, process_size, resident_bytes};
 use commands::Commands;
 use copies::Copies;
@@ -61,7 +61,6 @@ use unevictable::Unevictable;
 pub(crate) use write_protect::AdviceAtFork;
 use write_protect::{Forks, LastAdvice, Prepared, Reports};
 
-use crate::fork_group::Member;
 use crate::page_table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
 use crate::program::helper::Helper;
 use crate::program::peer::Peer;
@@ -114,12 +113,7 @@ pub(crate) struct AddressSpace {
     poison_later: RangeSet,
     /// Memory that was registered since changes are pending.
     registered_since: RangeSet,
-    /// The processes with which it may share pages.
-    pub(crate) group: Option<Member>,
-    /// When it joined the group.
-    joined: Option<Joined>,
-    /// A child whose helper is expected.
-    expected: bool,
+    pub(crate) charge: Charge,
     /// Registered pages that it may share are write-protected.
     pub(crate) protects: bool,
     /// Unregistered memory may be shared.
@@ -128,14 +122,7 @@ pub(crate) struct AddressSpace {
     to_protect: RangeSet,
     /// The state of the protection for an announced fork.
     prepared: Option<Prepared>,
-    shared: Shared,
     copies: Copies,
-    /// Resident pages at the last sample.
-    was_resident: Option<u64>,
-    /// Pages that faults brought since the last sample, less evicted pages.
-    told_pages: i64,
-    /// Bytes that it counted for at the last sample.
-    pub(crate) counted: u64,
     pub(crate) faults: FaultHistory,
     /// A budget for children that join without an event of their fork.
     pub(crate) joins: Bucket,
@@ -169,18 +156,12 @@ impl AddressSpace {
             undecided: None,
             poison_later: RangeSet::default(),
             registered_since: RangeSet::default(),
-            group: None,
-            joined: None,
-            expected: false,
+            charge: Charge::default(),
             protects: false,
             shares_unregistered: false,
             to_protect: RangeSet::default(),
             prepared: None,
-            shared: Shared::default(),
             copies: Copies::default(),
-            was_resident: None,
-            told_pages: 0,
-            counted: 0,
             faults: FaultHistory::default(),
             joins: Bucket::new(JOINS_AT_ONCE, JOINS_EACH_SECOND),
         }
@@ -213,16 +194,14 @@ impl AddressSpace {
     ) -> io::Result<()> {
         self.process.meet(peer, files);
         self.unevictable.start();
-        let shared = std::mem::take(&mut self.expected).then_some(self.shared.bytes);
         if self.is_undecided() {
             self.decide_inheritance(&[]);
         }
         self.forget_secret();
         self.commands.meet(helper);
-        self.share_all(self.protects && self.registered != RangeSet::default());
-        // Some of it may be in its own count by now, as it has written to it.
-        self.shared.bytes = self.shared.bytes.min(shared.unwrap_or(u64::MAX));
-        if self.joined.is_some() && self.registered != RangeSet::default() {
+        let is_protected = self.protects && self.registered != RangeSet::default();
+        self.charge.meet(self.process.size(), is_protected);
+        if self.charge.has_joined() && self.registered != RangeSet::default() {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
             // registered here, and a page that leaves such memory is lost.
             self.registered = RangeSet::default();
@@ -242,7 +221,7 @@ impl AddressSpace {
         Some(ProcessStatus {
             pid: self.process.pid()?,
             name: String::new(),
-            resident_bytes: self.resident_bytes().saturating_sub(self.shared.bytes),
+            resident_bytes: self.resident_bytes().saturating_sub(self.charge.shared_bytes()),
             stored_pages: self.table.stored_pages(),
             aside_pages: self.table.staged_pages(),
             faults: self.faults.served(),
@@ -260,7 +239,7 @@ impl AddressSpace {
             Place::Stored(_) | Place::Program => heat,
         };
         self.table.set(page, Entry { heat, returned: true, ..UNKNOWN });
-        self.told_pages += 1;
+        self.charge.note_faulted(1);
         self.note_missing(page);
     }
 

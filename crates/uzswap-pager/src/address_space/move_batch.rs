@@ -135,7 +135,7 @@ impl AddressSpace {
         match dropping {
             Some(batch) => {
                 self.staging.empty.push(batch);
-                self.told_pages -= self.staging.moved[batch] as i64;
+                self.charge.note_faulted(-(self.staging.moved[batch] as i64));
                 (moved, self.staging.moved[batch])
             }
             None => (moved, 0),

@@ -78,7 +78,7 @@ impl AddressSpace {
                     Way::Move(wanted) | Way::Own(wanted) if rights != wanted => {
                         refused.push(numbered(&part));
                     }
-                    Way::Own(_) | Way::Remap if self.members() > 1 => {
+                    Way::Own(_) | Way::Remap if self.charge.members() > 1 => {
                         let mut shared = RangeSet::default();
                         shared.insert(part.clone());
                         for run in files.resident_alone(part)?.0 {

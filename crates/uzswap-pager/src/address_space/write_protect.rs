@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::charge::{Joined, PROTECTED_BYTES_MIN, Shared};
+use super::charge::PROTECTED_BYTES_MIN;
 use super::fork_advice::ForkAdvice;
 use super::inheritance::Uncertain;
 use super::markers::is_busy;
@@ -274,37 +274,10 @@ impl AddressSpace {
         rest
     }
 
-    /// Its resident bytes, which a child has, too.
-    pub(crate) fn resident_to_share(&self) -> u64 {
-        let joined = self.joined.filter(|_| self.expected);
-        joined.map_or(0, |joined| joined.resident_bytes).max(self.resident_bytes())
-    }
-
     /// Joins a group because of a fork of a process with so many resident bytes.
-    pub(crate) fn joins(&mut self, group: &ForkGroup, resident_bytes: u64) {
-        self.joined = Some(Joined { at: Instant::now(), resident_bytes });
+    pub(crate) fn join_group(&mut self, group: &ForkGroup, resident_bytes: u64) {
+        self.charge.join(group, resident_bytes);
         self.shares_unregistered = true;
-        if self.group.is_none() {
-            self.group = Some(group.join());
-            self.shared = Shared::default();
-        }
-        self.lend_all();
-    }
-
-    /// The group of processes that share its pages.
-    pub(crate) fn group(&self) -> Option<&ForkGroup> {
-        self.group.as_deref()
-    }
-
-    /// Number of processes that may share its pages, itself among them.
-    pub(crate) fn members(&self) -> u32 {
-        self.group().map_or(1, ForkGroup::members)
-    }
-
-    /// Notes that it is a child whose process is unknown yet.
-    pub(crate) fn expect(&mut self) {
-        self.expected = true;
-        self.share_all(true);
     }
 
     /// Write-protects the memory of a process of some size, without the `stacks` of its threads and
@@ -315,7 +288,7 @@ impl AddressSpace {
         stacks: Option<RangeSet>,
     ) -> Option<RangeSet> {
         // At a fork, before the child is known.
-        let members = self.members().max(2);
+        let members = self.charge.members().max(2);
         let copies_bytes = resident_bytes * u64::from(members);
         if resident_bytes < PROTECTED_BYTES_MIN && copies_bytes <= COPIES_BYTES_MAX {
             return None;
@@ -363,8 +336,7 @@ impl AddressSpace {
 
     /// Leaves its group: nobody shares its pages any more.
     pub(crate) fn end_sharing(&mut self) {
-        self.group = None;
-        self.shared = Shared::default();
+        self.charge.leave_group();
         if self.is_about_to_fork() {
             return; // the fork needs its protection
         }
@@ -390,7 +362,7 @@ impl AddressSpace {
         };
         let freed = tries.find(may_be_written).unwrap_or(page..page);
         self.touched(freed.clone());
-        self.note_own(count(&freed));
+        self.charge.note_copies(count(&freed));
         freed
     }
 

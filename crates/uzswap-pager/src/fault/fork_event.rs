@@ -42,8 +42,8 @@ pub(super) struct EndedMember {
 impl EndedMember {
     /// Has a space leave its group, if it has one.
     pub(super) fn take(space: &mut AddressSpace) -> Option<EndedMember> {
-        let group = space.group.take()?;
-        Some(EndedMember { group, lent_bytes: space.lent_bytes() })
+        let (group, lent_bytes) = space.charge.take_member()?;
+        Some(EndedMember { group, lent_bytes })
     }
 }
 
@@ -150,7 +150,7 @@ impl FaultServer {
                 let (group, places) = {
                     let parent = lock(parent);
                     (
-                        parent.group().cloned(),
+                        parent.charge.group().cloned(),
                         parent.process.pid().and_then(process::places_of_program),
                     )
                 };
@@ -168,7 +168,7 @@ impl FaultServer {
     fn join_outsider(&mut self, id: u32, outsider: &Outsider) -> bool {
         let resident = outsider.resident_bytes().unwrap_or(0);
         let mut child = lock(&self.spaces[id]);
-        child.joins(outsider.group(), resident);
+        child.join_group(outsider.group(), resident);
         child.count_copies_from_fork(resident);
         child.protect_all(resident, outsider.stacks());
         let could_exceed = child.protects && resident > self.pager.account.headroom_for_copies();
@@ -202,11 +202,11 @@ impl FaultServer {
         unprotected: Option<&RangeSet>,
         stacks: Option<RangeSet>,
     ) -> u64 {
-        let group = parent.group().cloned().unwrap_or_default();
+        let group = parent.charge.group().cloned().unwrap_or_default();
         let resident = parent.resident_to_share();
         child.count_copies_from_fork(resident);
         for space in [parent, child] {
-            space.joins(&group, resident);
+            space.join_group(&group, resident);
             match unprotected {
                 Some(rest) => space.protect_rest(rest),
                 None => _ = space.protect_all(resident, stacks.clone()),
@@ -333,7 +333,7 @@ impl FaultServer {
             }
         };
         self.share(parent, &mut space, unprotected.as_ref(), shared_stacks);
-        space.expect();
+        space.charge.expect_helper();
         let is_in = |ranges: &RangeSet, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
         let stored = self.store_staged(parent);
         let mut is_any_staged = false;

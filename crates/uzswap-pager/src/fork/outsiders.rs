@@ -219,9 +219,9 @@ impl Pager {
         if parent.registered != RangeSet::default() {
             return parent.protects;
         }
-        let group = parent.group().cloned().unwrap_or_default();
+        let group = parent.charge.group().cloned().unwrap_or_default();
         let resident = parent.resident_bytes();
-        parent.joins(&group, resident);
+        parent.join_group(&group, resident);
         drop(parent);
         self.add_outsider(pid, &group, places);
         if group.members() == 1 {
@@ -264,7 +264,7 @@ impl Pager {
     /// One of those that share pages is gone, in whose count so much of them was at most: the last
     /// one has them alone.
     pub(crate) fn lost(&self, group: &ForkGroup, lent_bytes: u64, spaces: &[&SpaceHandle]) {
-        let is_of_it = |space: &&&SpaceHandle| lock(space).group() == Some(group);
+        let is_of_it = |space: &&&SpaceHandle| lock(space).charge.group() == Some(group);
         let rest: Vec<&SpaceHandle> = spaces.iter().filter(is_of_it).copied().collect();
         match rest[..] {
             [last] if self.outsiders.of(group).is_empty() => lock(last).end_sharing(),
@@ -277,7 +277,7 @@ impl Pager {
 /// gone.
 pub(crate) fn bequeath(rest: &[&SpaceHandle], lent_bytes: u64) {
     if let Some(heir) = rest.iter().max_by_key(|space| lock(space).may_inherit()) {
-        lock(heir).inherit(lent_bytes);
+        lock(heir).charge.inherit(lent_bytes);
     }
 }
 

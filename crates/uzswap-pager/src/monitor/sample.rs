@@ -95,11 +95,11 @@ impl Pass {
             false => total.add(&mut space, bytes),
         }
         sample.tables += space.bytes() as u64;
-        sample.shares |= space.group().is_some();
+        sample.shares |= space.charge.group().is_some();
         sample.largest_batch = sample.largest_batch.max(batch_bytes(bytes));
         space.have_forks_told(bytes, self.headroom_for_copies);
         if let Some(size) = lives {
-            sample.unobserved += space.grown_untold(size);
+            sample.unobserved += space.charge.take_unobserved_growth(size);
             sample.others += size.others * PAGE_SIZE as u64;
             self.due.see(shared, &mut space, size);
         }

@@ -148,11 +148,11 @@ struct Emptied {
 
 /// The other members of a space's fork group.
 pub(super) fn relatives(pager: &Pager, space: &SpaceHandle) -> Vec<SpaceHandle> {
-    let group = lock(space).group().cloned();
+    let group = lock(space).charge.group().cloned();
     if group.is_none() {
         return Vec::new();
     }
     let mut all = pager.spaces();
-    all.retain(|other| !Arc::ptr_eq(other, space) && lock(other).group() == group.as_ref());
+    all.retain(|other| !Arc::ptr_eq(other, space) && lock(other).charge.group() == group.as_ref());
     all
 }

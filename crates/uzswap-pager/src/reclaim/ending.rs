@@ -72,7 +72,7 @@ impl Pager {
         let by_size = spaces.iter().filter_map(|space| {
             let space = lock(space);
             // Mostly, its group shares the stored pages.
-            let members = u64::from(space.members());
+            let members = u64::from(space.charge.members());
             let stored = space.table.stored_pages() * PAGE_SIZE as u64 / members;
             let bytes = space.resident_bytes() + stored;
             Some(Candidate {

@@ -214,7 +214,7 @@ impl Evictor {
             let space = lock(&shared);
             let bytes = space.seen_bytes();
             let discounted = space.faults.discount(bytes);
-            most = most.max(space.members());
+            most = most.max(space.charge.members());
             drop(space);
             spaces.push((discounted, bytes, shared));
         }
@@ -248,7 +248,7 @@ impl Evictor {
             if is_any_late && *resident <= KEPT_MAX {
                 continue; // it may be whom that waits for: a debugger
             }
-            let alone = spares_common && lock(space).members() > FEW;
+            let alone = spares_common && lock(space).charge.members() > FEW;
             match self.evict_from(space, *resident, alone) {
                 Ok(pages) => freed += pages,
                 Err(error) => is_any_late |= error.kind() == io::ErrorKind::WouldBlock,
@@ -370,14 +370,14 @@ impl Evictor {
     /// more than it does.
     fn may_leave_many(&self, space: &SpaceHandle) -> bool {
         let is_known = |group: &ForkGroup| group.members() <= FEW || group.is_counted();
-        lock(space).group().is_none_or(is_known)
+        lock(space).charge.group().is_none_or(is_known)
             || self.pager.account.is_surely_over()
             || self.idle.are_many()
     }
 
     /// The pages of some runs that no outsider has: what such a process has stays in any case.
     fn worth_evicting(&self, space: &SpaceHandle, runs: Vec<(u64, usize)>) -> Vec<(u64, usize)> {
-        let group = lock(space).group().cloned();
+        let group = lock(space).charge.group().cloned();
         match group.filter(|_| !runs.is_empty()) {
             Some(group) => without_pages_of(&self.pager.outsiders.of(&group), runs),
             None => runs,
@@ -452,12 +452,12 @@ impl Evictor {
             let moved = moved.map_or(0, |(moved, _)| moved.pages);
             if moved > 0 {
                 // As one less has them, they were in others' count, but for one's.
-                others += lock(&relative).count_itself(moved);
+                others += lock(&relative).charge.count_itself(moved);
                 let _ = self.empty_newest(&relative);
             }
         }
         // If not in its own, in that of the first that they have left.
-        lock(space).count_itself(others.min(freed));
+        lock(space).charge.count_itself(others.min(freed));
         Ok(freed)
     }
 
