@@ -361,7 +361,7 @@ impl AddressSpace {
         self.settle(); // no event may follow the last one for long
         let is_dead = self.charge.awaits_helper && self.is_dead();
         self.charge.await_helper_no_more(is_dead);
-        if self.protects && self.charge.members() == 1 && !self.is_about_to_fork() {
+        if self.protection.is_on() && self.charge.members() == 1 && !self.is_about_to_fork() {
             self.end_sharing();
         }
     }

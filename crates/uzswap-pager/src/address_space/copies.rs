@@ -48,7 +48,7 @@ impl AddressSpace {
     /// The process, if a count of its copies is due. Faults report copies of protected memory.
     fn due_for_copies(&mut self, now: Instant) -> Option<u32> {
         let pid = self.process.pid()?;
-        let is_protected = self.protects && self.registered != RangeSet::default();
+        let is_protected = self.protection.is_on() && self.registered != RangeSet::default();
         if is_protected || !self.charge.may_copy() {
             self.copies = Copies::default();
             return None;

@@ -343,7 +343,7 @@ impl AddressSpace {
             lost +=
                 self.registered.within(range.clone()).map(|it| count(&pages(it))).sum::<usize>();
             self.registered.remove(range.clone());
-            self.to_protect.remove(range.clone());
+            self.protection.forget(range.clone());
             self.removing.remove(range.clone());
             self.unevictable.forget(range);
         }
@@ -428,7 +428,7 @@ impl AddressSpace {
                 changed.insert(part.clone());
             }
             self.registered.remove(part.clone());
-            self.to_protect.remove(part.clone());
+            self.protection.forget(part.clone());
             self.commands.take_back(part);
         }
         self.commands.let_go(true);

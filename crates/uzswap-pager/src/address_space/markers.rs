@@ -146,7 +146,7 @@ impl AddressSpace {
     /// Whether a marker is that of an evicted page for certain. A page in swap looks the same while
     /// it is write-protected.
     pub(super) fn are_markers_strict(&self) -> bool {
-        !self.markers.loose && !self.protects
+        !self.markers.loose && !self.protection.is_on()
     }
 
     /// Panics if M1 or M2 does not hold, once in a number of calls: the kernel walks all pages for
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!([FROM, TO].map(|at| space.removing.contains(at)), [false, true]);
         // Not before: the table tells where evicted pages are.
         let mut space = space_that_changes();
-        space.protects = true;
+        space.protect_rest(&RangeSet::new());
         space.end_sharing();
         assert!(space.is_settled());
     }

@@ -14,6 +14,7 @@ mod commands;
 mod copies;
 mod fault_history;
 mod fork_advice;
+mod fork_reports;
 pub(crate) mod handle;
 mod identity;
 mod inheritance;
@@ -43,6 +44,8 @@ use copies::Copies;
 pub(crate) use copies::count_copies;
 use fault_history::FaultHistory;
 pub(crate) use fork_advice::ForkAdvice;
+pub(crate) use fork_reports::AdviceAtFork;
+use fork_reports::ForkReports;
 use identity::Identity;
 use inheritance::Uncertain;
 pub(crate) use kernel_words::leave_words_of_threads;
@@ -58,8 +61,7 @@ pub(crate) use registration::{Look, register};
 use staging::Staging;
 pub(crate) use staging::{Batch, STAGING_BYTES};
 use unevictable::Unevictable;
-pub(crate) use write_protect::AdviceAtFork;
-use write_protect::{Forks, LastAdvice, Prepared, Reports};
+use write_protect::Protection;
 
 use crate::page_table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
 use crate::program::helper::Helper;
@@ -67,7 +69,6 @@ use crate::program::peer::Peer;
 use crate::program::procfs::ProcessFiles;
 use crate::range_set::RangeSet;
 use crate::telemetry::status::ProcessStatus;
-use crate::token_bucket::Bucket;
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::userfaultfd::Userfaultfd;
 
@@ -76,11 +77,6 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// How long the server waits for the forking thread before it protects pages. Other changes of the
 /// mappings come first.
 const PROTECT_MAX: Duration = Duration::from_micros(500);
-
-/// Children that may join a process of which nothing was registered when it forked: for each, all
-/// that it has is protected. Others run unmanaged.
-const JOINS_AT_ONCE: u32 = 1024;
-const JOINS_EACH_SECOND: u32 = 128;
 
 /// An address space.
 #[derive(Debug)]
@@ -103,10 +99,7 @@ pub(crate) struct AddressSpace {
     changes: Changes,
     staging: Staging,
     pub(crate) looks: ScanState,
-    forks: Forks,
-    /// Advice about forks; a child begins with its parent's.
-    advice: Option<LastAdvice>,
-    reports: Reports,
+    pub(crate) fork_reports: ForkReports,
     /// Of a child whose markers the supervisor has not read yet.
     undecided: Option<Uncertain>,
     /// Evicted pages with unknown content that the kernel has not poisoned yet.
@@ -114,18 +107,9 @@ pub(crate) struct AddressSpace {
     /// Memory that was registered since changes are pending.
     registered_since: RangeSet,
     pub(crate) charge: Charge,
-    /// Registered pages that it may share are write-protected.
-    pub(crate) protects: bool,
-    /// Unregistered memory may be shared.
-    shares_unregistered: bool,
-    /// Ranges still to protect: the kernel refuses while mappings change.
-    to_protect: RangeSet,
-    /// The state of the protection for an announced fork.
-    prepared: Option<Prepared>,
+    pub(crate) protection: Protection,
     copies: Copies,
     pub(crate) faults: FaultHistory,
-    /// A budget for children that join without an event of their fork.
-    pub(crate) joins: Bucket,
 }
 
 impl AddressSpace {
@@ -150,20 +134,14 @@ impl AddressSpace {
             changes: Changes::default(),
             staging: Staging::new(),
             looks: ScanState::default(),
-            forks: Forks::new(),
-            advice: None,
-            reports: Reports::default(),
+            fork_reports: ForkReports::new(),
             undecided: None,
             poison_later: RangeSet::default(),
             registered_since: RangeSet::default(),
             charge: Charge::default(),
-            protects: false,
-            shares_unregistered: false,
-            to_protect: RangeSet::default(),
-            prepared: None,
+            protection: Protection::default(),
             copies: Copies::default(),
             faults: FaultHistory::default(),
-            joins: Bucket::new(JOINS_AT_ONCE, JOINS_EACH_SECOND),
         }
     }
 
@@ -199,7 +177,7 @@ impl AddressSpace {
         }
         self.forget_secret();
         self.commands.meet(helper);
-        let is_protected = self.protects && self.registered != RangeSet::default();
+        let is_protected = self.protection.is_on() && self.registered != RangeSet::default();
         self.charge.meet(self.process.size(), is_protected);
         if self.charge.has_joined() && self.registered != RangeSet::default() {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
@@ -251,14 +229,15 @@ impl AddressSpace {
 
     fn note_missing(&mut self, page: u64) {
         self.removing.remove(page * PAGE..(page + 1) * PAGE);
-        self.touched(page..page + 1);
+        self.protection.note_touched(page..page + 1);
     }
 
     /// Memory of what is known, in bytes, about.
     pub(crate) fn bytes(&self) -> usize {
-        let sets = [&self.registered, &self.removing, &self.to_protect];
+        let sets = [&self.registered, &self.removing];
         let sets = sets.iter().map(|set| set.bytes()).sum::<usize>()
             + self.unevictable.bytes()
+            + self.protection.bytes()
             + self.markers.bytes()
             + self.lazy_looks.bytes();
         self.table.bytes() + self.staging.owners.bytes() + sets

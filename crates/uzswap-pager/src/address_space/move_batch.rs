@@ -78,7 +78,7 @@ impl AddressSpace {
             self.staging.empty.push(batch);
             return self.give(&helper, work::MOVE, None, runs);
         }
-        if self.protects {
+        if self.protection.is_on() {
             // The helper is not to wait for room.
             for run in &runs {
                 let _ = self.uffd.write_unprotect(run.addresses(), true);

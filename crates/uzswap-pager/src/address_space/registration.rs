@@ -152,14 +152,14 @@ impl AddressSpace {
         may_protect: bool,
     ) -> bool {
         if registered.is_empty() {
-            self.shares_unregistered = false;
+            self.protection.note_registered(true);
             return true;
         }
         if self.uffd.is_changing() || !self.is_settled() {
             return false;
         }
         // All mappings since the fork are its own.
-        let is_shared = self.shares_unregistered && self.protects;
+        let is_shared = self.protection.shares_unregistered() && self.protection.is_on();
         let mut are_whole = true;
         let spared = (is_shared && may_protect).then(|| self.process.stacks()).flatten();
         let spared = spared.and_then(|stacks| self.process.not_to_protect(stacks));
@@ -171,15 +171,15 @@ impl AddressSpace {
             are_whole &= is_whole;
             if is_whole {
                 for part in spared.iter().flat_map(|spared| spared.outside(part.clone())) {
-                    self.to_protect.insert(part);
+                    self.protection.add(part);
                 }
                 self.registered.insert(part);
                 self.unevictable.expect_words();
             }
         }
-        self.shares_unregistered &= !are_whole;
+        self.protection.note_registered(are_whole);
         self.unevictable.keep_arguments(&self.process);
-        self.have_all_forks_told();
+        self.have_all_forks_reported();
         self.protect(PROTECT_MAX);
         are_whole
     }
@@ -244,12 +244,12 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
     let (files, uffd, mut known, has_advice) = {
         let mut space = lock(space);
         space.looks.began = Some(Instant::now());
-        if space.shares_unregistered {
+        if space.protection.shares_unregistered() {
             return space.register(); // nothing of before the fork may be missing
         }
         let Some(files) = space.process.files().cloned() else { return Ok(()) };
         space.register_identity();
-        (files, Arc::clone(&space.uffd), space.registered.clone(), space.has_fork_advice())
+        (files, Arc::clone(&space.uffd), space.registered.clone(), space.fork_reports.has_advice())
     };
     let size = files.size().map(|size| size.mapped);
     // At first the large mappings are registered: they grow most.
@@ -264,7 +264,7 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
         if is_settled {
             space.looks.changed = Some(RangeSet::default());
         }
-        (space.protects, is_settled, is_all)
+        (space.protection.is_on(), is_settled, is_all)
     };
     let mut registering = Registering::default();
     let mut register = |mappings| {
@@ -281,8 +281,8 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
     };
     if !has_advice {
         // The kernel walks all pages for it, and the program grows by faults meanwhile.
-        let told = ForkAdvice::of(&files);
-        lock(space).note_fork_advice(told);
+        let answer = ForkAdvice::of(&files);
+        lock(space).fork_reports.note_advice(answer);
     }
     lock(space).note_registered_since(&registering.registered);
     drop(events);
@@ -298,7 +298,7 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
     let mut space = lock(space);
     let changed = space.looks.changed.take().unwrap_or_default();
     let (now, registered) = found?;
-    if space.shares_unregistered || space.protects != protects {
+    if space.protection.shares_unregistered() || space.protection.is_on() != protects {
         return Ok(()); // it forks: what was registered is to be protected, too
     }
     let (gone, there): (Vec<Range<u64>>, Vec<Range<u64>>) =

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
 
 use rustix::process::{Resource, getrlimit};
 
@@ -90,7 +89,7 @@ impl FaultServer {
             },
         };
         let Some(space) = managed else { return Ok(None) };
-        let may_join = lock(&space).joins.take(1, Instant::now());
+        let may_join = lock(&space).fork_reports.admit_child();
         match may_join {
             true => Ok(Some(Relatives::Managed(space, between))),
             false => Err(io::ErrorKind::WouldBlock.into()),
@@ -171,7 +170,8 @@ impl FaultServer {
         child.join_group(outsider.group(), resident);
         child.count_copies_from_fork(resident);
         child.protect_all(resident, outsider.stacks());
-        let could_exceed = child.protects && resident > self.pager.account.headroom_for_copies();
+        let could_exceed =
+            child.protection.is_on() && resident > self.pager.account.headroom_for_copies();
         drop(child);
         self.protects = true;
         could_exceed
@@ -186,7 +186,8 @@ impl FaultServer {
         let child = Arc::clone(&self.spaces[id]);
         let stacks = parent.process.stacks();
         let resident = self.share(&mut parent, &mut lock(&child), None, stacks);
-        let could_exceed = parent.protects && resident > self.pager.account.headroom_for_copies();
+        let could_exceed =
+            parent.protection.is_on() && resident > self.pager.account.headroom_for_copies();
         if could_exceed {
             let _ = parent.register_shared();
         }
@@ -322,12 +323,15 @@ impl FaultServer {
         // An undecided child has all pages until its markers are read: nothing is protected before.
         let left_out = match advice {
             AdviceAtFork::Known(advice) => {
-                space.inherit_advice(advice.clone());
+                space.fork_reports.inherit_advice(advice.clone());
                 advice.not_copied.iter().for_each(|range| space.registered.remove(range));
                 advice
             }
             AdviceAtFork::Uncertain(of) => {
-                of.answers.last().into_iter().for_each(|last| space.inherit_advice(last.clone()));
+                of.answers
+                    .last()
+                    .into_iter()
+                    .for_each(|last| space.fork_reports.inherit_advice(last.clone()));
                 space.inherit_undecided(of);
                 ForkAdvice::default()
             }

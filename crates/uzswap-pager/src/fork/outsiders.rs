@@ -217,7 +217,7 @@ impl Pager {
         let Some(parent) = spaces.iter().find(is_above) else { return false };
         let mut parent = lock(parent);
         if parent.registered != RangeSet::default() {
-            return parent.protects;
+            return parent.protection.is_on();
         }
         let group = parent.charge.group().cloned().unwrap_or_default();
         let resident = parent.resident_bytes();

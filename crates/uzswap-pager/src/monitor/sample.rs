@@ -97,7 +97,7 @@ impl Pass {
         sample.tables += space.bytes() as u64;
         sample.shares |= space.charge.group().is_some();
         sample.largest_batch = sample.largest_batch.max(batch_bytes(bytes));
-        space.have_forks_told(bytes, self.headroom_for_copies);
+        space.have_forks_reported(bytes, self.headroom_for_copies);
         if let Some(size) = lives {
             sample.unobserved += space.charge.take_unobserved_growth(size);
             sample.others += size.others * PAGE_SIZE as u64;
