@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use super::{AddressSpace, PAGE};
 use crate::program::procfs::Size;
-use crate::range_set::RangeSet;
 use crate::{SpaceHandle, lock};
 use uzswap_sys::process;
 
@@ -48,7 +47,7 @@ impl AddressSpace {
     /// The process, if a count of its copies is due. Faults report copies of protected memory.
     fn due_for_copies(&mut self, now: Instant) -> Option<u32> {
         let pid = self.process.pid()?;
-        let is_protected = self.protection.is_on() && self.registered != RangeSet::default();
+        let is_protected = self.protection.is_on() && self.registration.is_any();
         if is_protected || !self.charge.may_copy() {
             self.copies = Copies::default();
             return None;

@@ -212,7 +212,7 @@ impl AddressSpace {
     /// headroom.
     pub(crate) fn have_forks_reported(&mut self, resident_bytes: u64, room: u64) {
         let Some(helper) = self.commands.last_helper() else { return };
-        if self.registered != RangeSet::default() {
+        if self.registration.is_any() {
             return self.have_all_forks_reported();
         }
         let fitting = copies_that_fit(resident_bytes, room);

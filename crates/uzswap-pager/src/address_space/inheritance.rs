@@ -142,8 +142,9 @@ impl AddressSpace {
         }
         let mut touched = of_parent.changes.touched();
         touched.insert_all(&own.touched());
-        let still = self.registered.without(&self.registered.without(registered));
-        self.registered = still.without(&touched);
+        let before = self.registration.ranges();
+        let still = before.without(&before.without(registered)).without(&touched);
+        self.registration.replace(still);
         self.place(evicted, &resolved, &own.dropped_unmoved());
     }
 
@@ -153,13 +154,13 @@ impl AddressSpace {
         doubtful.insert_all(&of_parent.changes.touched());
         doubtful.insert_all(&own.touched());
         if of_parent.answers.is_empty() || of_parent.are_some_pending {
-            doubtful = self.registered.clone();
+            doubtful = self.registration.ranges().clone();
         }
         let mut unknown = RangeSet::new();
         for part in doubtful.iter() {
             unknown.insert_all(&runs_of(self.evicted_in(&part)));
             self.forget(part.clone());
-            self.registered.remove(part);
+            self.registration.remove(part);
         }
         let resolved = Resolved { unknown, ..Resolved::default() };
         self.place(Vec::new(), &resolved, &RangeSet::new());

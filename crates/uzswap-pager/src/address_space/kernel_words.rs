@@ -124,9 +124,10 @@ pub(crate) fn leave_words_of_threads(space: &SpaceHandle) {
         let _ = held(list, &mut entries, read, &mut words);
     }
     let mut space = lock(space);
-    let AddressSpace { unevictable, registered, .. } = &mut *space;
+    let AddressSpace { unevictable, registration, .. } = &mut *space;
     let pages = |word: Range<u64>| word.start / PAGE * PAGE..word.end.next_multiple_of(PAGE);
-    let found = words.into_iter().map(pages).filter(|pages| registered.has_some_of(pages));
+    let found =
+        words.into_iter().map(pages).filter(|pages| registration.ranges().has_some_of(pages));
     unevictable.end_word_scan(scanned.wrapping_add(scans), found);
 }
 

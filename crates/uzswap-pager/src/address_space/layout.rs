@@ -207,9 +207,8 @@ impl AddressSpace {
 
     /// Notes a change, whose event was read.
     pub(crate) fn changed(&mut self, change: Change) {
-        if let Some(changed) = &mut self.looks.changed {
-            change.touched().into_iter().for_each(|range| changed.insert(range));
-        }
+        let touched = change.touched().into_iter();
+        touched.for_each(|range| self.registration.scans().note_changed(range));
         self.changes.push(change);
     }
 
@@ -335,21 +334,25 @@ impl AddressSpace {
         let mut moved = Vec::new();
         for (from, into) in changes.sole_moves() {
             let at = |address| address - from.start + into.start;
-            let parts = self.registered.within(from.clone());
+            let parts = self.registration.ranges().within(from.clone());
             moved.extend(parts.map(|part| at(part.start)..at(part.end)));
         }
         let mut lost = 0;
         for range in changes.remapped().iter() {
-            lost +=
-                self.registered.within(range.clone()).map(|it| count(&pages(it))).sum::<usize>();
-            self.registered.remove(range.clone());
+            lost += self
+                .registration
+                .ranges()
+                .within(range.clone())
+                .map(|it| count(&pages(it)))
+                .sum::<usize>();
+            self.registration.remove(range.clone());
             self.protection.forget(range.clone());
             self.removing.remove(range.clone());
             self.unevictable.forget(range);
         }
         let kept: usize = moved.iter().map(|part| count(&pages(part.clone()))).sum();
-        moved.into_iter().for_each(|part| self.registered.insert(part));
-        self.looks.unmapped(lost - kept.min(lost));
+        moved.into_iter().for_each(|part| self.registration.insert(part));
+        self.registration.scans().unmapped(lost - kept.min(lost));
     }
 
     /// Puts evicted pages where they are now, and forgets pages that are gone.
@@ -378,7 +381,7 @@ impl AddressSpace {
                         self.staging.owners.set(staged, now / PAGE);
                     }
                     self.table.set(now / PAGE, entry);
-                    self.registered.insert(now..now + PAGE);
+                    self.registration.insert(now..now + PAGE);
                 }
                 (None, place) => self.release(place),
             }
@@ -424,10 +427,8 @@ impl AddressSpace {
         }
         for part in unknown.iter() {
             let _ = self.uffd.unregister(part.clone());
-            if let Some(changed) = &mut self.looks.changed {
-                changed.insert(part.clone());
-            }
-            self.registered.remove(part.clone());
+            self.registration.scans().note_changed(part.clone());
+            self.registration.remove(part.clone());
             self.protection.forget(part.clone());
             self.commands.take_back(part);
         }

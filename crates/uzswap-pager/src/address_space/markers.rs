@@ -119,7 +119,7 @@ impl AddressSpace {
     /// protected while mappings change: the table does not tell then where evicted pages are.
     pub(super) fn unprotect_all_pages(&mut self) {
         let mut are_all = self.settle();
-        let registered = if are_all { self.registered.clone() } else { RangeSet::new() };
+        let registered = if are_all { self.registration.ranges().clone() } else { RangeSet::new() };
         for part in registered.iter() {
             let mut start = part.start;
             let evicted: Vec<u64> = self.evicted_in(&part).map(|page| page * PAGE).collect();
@@ -170,7 +170,7 @@ impl AddressSpace {
             return None;
         }
         let mut wrong = None;
-        for part in self.registered.iter() {
+        for part in self.registration.ranges().iter() {
             let marked = files.marked_in(part.clone()).ok()?;
             let evicted = runs_of(self.evicted_in(&part));
             let unmarked = evicted.without(&marked).without(&self.markers.to_mark);
@@ -236,7 +236,7 @@ mod tests {
     /// With a page whose move was read, and is not applied.
     fn space_that_changes() -> AddressSpace {
         let mut space = AddressSpace::of_nothing();
-        space.registered.insert(FROM..FROM + PAGE);
+        space.registration.insert(FROM..FROM + PAGE);
         space.table.set(FROM / PAGE, Entry { place: Place::Staged(0), ..UNKNOWN });
         space.staging.owners.set(0, FROM / PAGE);
         space.changed(Change::Moved(FROM..FROM + PAGE, TO));

@@ -51,13 +51,12 @@ use inheritance::Uncertain;
 pub(crate) use kernel_words::leave_words_of_threads;
 pub(crate) use layout::Change;
 use layout::Changes;
-use lazy::LazyLooks;
 use markers::Markers;
 pub(crate) use move_batch::Moved;
 use process::Process;
 pub(crate) use refused::Way;
-use registration::ScanState;
-pub(crate) use registration::{Look, register};
+use registration::Registration;
+pub(crate) use registration::{ScanReason, register};
 use staging::Staging;
 pub(crate) use staging::{Batch, STAGING_BYTES};
 use unevictable::Unevictable;
@@ -88,17 +87,14 @@ pub(crate) struct AddressSpace {
     pub(crate) table: PageTable,
     /// Slots of forgotten pages, until the space is unlocked.
     released: Vec<u32>,
-    /// Ranges that are registered with the userfaultfd.
-    pub(crate) registered: RangeSet,
+    pub(crate) registration: Registration,
     pub(crate) unevictable: Unevictable,
-    lazy_looks: LazyLooks,
     markers: Markers,
     /// Ranges that the program has reported to drop, and may not have dropped yet (P4).
     removing: RangeSet,
     /// Changes of mappings that the table does not follow yet, because an event is pending.
     changes: Changes,
     staging: Staging,
-    pub(crate) looks: ScanState,
     pub(crate) fork_reports: ForkReports,
     /// Of a child whose markers the supervisor has not read yet.
     undecided: Option<Uncertain>,
@@ -126,14 +122,12 @@ impl AddressSpace {
             commands: Commands::default(),
             table: PageTable::default(),
             released: Vec::new(),
-            registered: RangeSet::default(),
+            registration: Registration::new(Instant::now()),
             unevictable: Unevictable::new(Instant::now()),
-            lazy_looks: LazyLooks::new(Instant::now()),
             markers: Markers::default(),
             removing: RangeSet::default(),
             changes: Changes::default(),
             staging: Staging::new(),
-            looks: ScanState::default(),
             fork_reports: ForkReports::new(),
             undecided: None,
             poison_later: RangeSet::default(),
@@ -177,12 +171,12 @@ impl AddressSpace {
         }
         self.forget_secret();
         self.commands.meet(helper);
-        let is_protected = self.protection.is_on() && self.registered != RangeSet::default();
+        let is_protected = self.protection.is_on() && self.registration.is_any();
         self.charge.meet(self.process.size(), is_protected);
-        if self.charge.has_joined() && self.registered != RangeSet::default() {
+        if self.charge.has_joined() && self.registration.is_any() {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
             // registered here, and a page that leaves such memory is lost.
-            self.registered = RangeSet::default();
+            self.registration.replace(RangeSet::default());
             self.register_and(false)?;
         }
         Ok(())
@@ -234,13 +228,13 @@ impl AddressSpace {
 
     /// Memory of what is known, in bytes, about.
     pub(crate) fn bytes(&self) -> usize {
-        let sets = [&self.registered, &self.removing];
-        let sets = sets.iter().map(|set| set.bytes()).sum::<usize>()
+        self.table.bytes()
+            + self.staging.owners.bytes()
+            + self.registration.bytes()
+            + self.removing.bytes()
             + self.unevictable.bytes()
             + self.protection.bytes()
             + self.markers.bytes()
-            + self.lazy_looks.bytes();
-        self.table.bytes() + self.staging.owners.bytes() + sets
     }
 }
 

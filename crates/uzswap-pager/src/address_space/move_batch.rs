@@ -93,7 +93,7 @@ impl AddressSpace {
         self.table.get(page).place == Place::Program
             && !self.removing.contains(address)
             && !self.unevictable.has_words_at(address)
-            && self.registered.has_some_of(&(address..address + PAGE))
+            && self.registration.ranges().has_some_of(&(address..address + PAGE))
     }
 
     /// Likewise, and it was not found to stay.
@@ -285,7 +285,7 @@ impl AddressSpace {
     /// Pages that the hand comes to next, as runs that go into a batch.
     fn next_pages(&mut self, batch: usize, most: usize, alone: bool) -> io::Result<Vec<MoveRun>> {
         let Some(files) = self.process.files() else { return Ok(Vec::new()) };
-        let AddressSpace { commands, table, registered, unevictable, removing, .. } = self;
+        let AddressSpace { commands, table, registration, unevictable, removing, .. } = self;
         let resident = &mut |range| {
             let start = Instant::now();
             let (runs, to) = match alone {
@@ -294,7 +294,8 @@ impl AddressSpace {
             };
             Ok(Answer { runs, to, took: start.elapsed() })
         };
-        let known = Known { table, registered, unevictable: unevictable.ranges(), removing };
+        let (registered, unevictable) = (registration.ranges(), unevictable.ranges());
+        let known = Known { table, registered, unevictable, removing };
         let pages = commands.hand().pick(most, known, resident, alone)?;
         let mut runs = Vec::new();
         for (page, staged) in pages.into_iter().zip(batch * BATCH_PAGES..) {
@@ -312,7 +313,7 @@ mod tests {
     fn refused_moves_are_told_apart_by_their_errno() {
         let done = |work, moved, errno| {
             let mut space = AddressSpace::of_nothing();
-            space.registered.insert(0..100 * PAGE);
+            space.registration.insert(0..100 * PAGE);
             let mut run = MoveRun::new(10, 0);
             (run.count, run.moved) = (8, moved);
             let runs = vec![run];

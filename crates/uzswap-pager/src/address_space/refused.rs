@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_run_is_of_one_mapping_and_of_pages_that_may_leave() {
         let mut space = AddressSpace::of_nothing();
-        space.registered.insert(0..1000 * PAGE);
+        space.registration.insert(0..1000 * PAGE);
         space.unevictable.add(5 * PAGE..6 * PAGE);
         let parts = vec![2 * PAGE..8 * PAGE, 8 * PAGE..10 * PAGE, 998 * PAGE..1002 * PAGE];
         let runs = |runs_max, pages_max| {

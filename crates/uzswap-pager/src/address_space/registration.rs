@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::fork_advice::ForkAdvice;
+use super::lazy::LazyScans;
 use super::{AddressSpace, PAGE, PROTECT_MAX, pages};
 use crate::program::procfs::{Empty, ProcessFiles, Size};
 use crate::program::vmas::Mapping;
@@ -21,6 +22,61 @@ const STACK_PAGES: u64 = 16;
 /// memory between guards, too.
 const STACKS_MIN: usize = 32;
 
+/// Registered memory, and scans for more.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    /// Ranges that are registered with the userfaultfd.
+    ranges: RangeSet,
+    scans: ScanState,
+    lazy_scans: LazyScans,
+}
+
+impl Registration {
+    pub(super) fn new(now: Instant) -> Registration {
+        let (ranges, scans) = (RangeSet::new(), ScanState::default());
+        Registration { ranges, scans, lazy_scans: LazyScans::new(now) }
+    }
+
+    pub(crate) fn ranges(&self) -> &RangeSet {
+        &self.ranges
+    }
+
+    pub(crate) fn is_any(&self) -> bool {
+        self.ranges != RangeSet::new()
+    }
+
+    pub(crate) fn insert(&mut self, range: Range<u64>) {
+        self.ranges.insert(range);
+    }
+
+    pub(crate) fn remove(&mut self, range: Range<u64>) {
+        self.ranges.remove(range);
+    }
+
+    pub(crate) fn replace(&mut self, ranges: RangeSet) {
+        self.ranges = ranges;
+    }
+
+    pub(crate) fn scans(&mut self) -> &mut ScanState {
+        &mut self.scans
+    }
+
+    /// Begins a scan for lazily freed pages, if there may be any by now; whether it did.
+    pub(super) fn begin_lazy_scan(&mut self, now: Instant) -> bool {
+        self.lazy_scans.begin(&self.ranges, now)
+    }
+
+    /// Ends a scan for lazily freed pages that began `since`.
+    pub(super) fn end_lazy_scan(&mut self, since: Instant) {
+        self.lazy_scans.end(since);
+    }
+
+    /// Memory of what is known, in bytes, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.ranges.bytes() + self.lazy_scans.bytes()
+    }
+}
+
 /// The state of scans of an address space.
 #[derive(Debug, Default)]
 pub(crate) struct ScanState {
@@ -30,7 +86,7 @@ pub(crate) struct ScanState {
     began: Option<Instant>,
     took: Duration,
     /// Ranges that changed since the running scan began.
-    pub(super) changed: Option<RangeSet>,
+    changed: Option<RangeSet>,
     /// Size of the address space in pages when all of it was registered last. Less if it was
     /// smaller since, or if a range was unmapped: a mapping in its place may be as large.
     registered_at_size: Option<u64>,
@@ -38,7 +94,7 @@ pub(crate) struct ScanState {
 
 /// Why a scan is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum ScanReason {
     /// The address space has grown since all of it was registered.
     Grown,
     /// Some time has passed since the last scan.
@@ -48,15 +104,34 @@ pub(crate) enum Look {
 impl ScanState {
     /// Why a scan is due for this size, if none runs. Scans may take this part of the time at
     /// most.
-    pub(crate) fn due(&mut self, size: Size, part: u32) -> Option<Look> {
+    pub(crate) fn due(&mut self, size: Size, part: u32) -> Option<ScanReason> {
         self.registered_at_size = self.registered_at_size.map(|before| before.min(size.mapped));
-        let Some(began) = self.began else { return (!self.is_awaited).then_some(Look::Grown) };
+        let Some(began) = self.began else {
+            return (!self.is_awaited).then_some(ScanReason::Grown);
+        };
         let elapsed = began.elapsed();
         if self.is_awaited || elapsed < self.took * part {
             return None;
         }
         let has_grown = self.registered_at_size != Some(size.mapped);
-        Some(if has_grown { Look::Grown } else { Look::After(elapsed) })
+        Some(if has_grown { ScanReason::Grown } else { ScanReason::After(elapsed) })
+    }
+
+    /// Notes ranges that change, from now on to the end of the scan.
+    pub(super) fn begin_changes(&mut self) {
+        self.changed = Some(RangeSet::new());
+    }
+
+    /// Notes a range that has changed.
+    pub(super) fn note_changed(&mut self, range: Range<u64>) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(range);
+        }
+    }
+
+    /// Takes the ranges that have changed.
+    pub(super) fn take_changed(&mut self) -> RangeSet {
+        self.changed.take().unwrap_or_default()
     }
 
     /// Notes so many registered pages as unmapped.
@@ -106,7 +181,7 @@ impl AddressSpace {
         }
         self.register_identity();
         self.know_fork_advice();
-        let parts = self.unregistered(files.mappings.outside(&self.registered)?);
+        let parts = self.unregistered(files.mappings.outside(self.registration.ranges())?);
         let mut registering = Registering::default();
         registering.register(&self.uffd, &files, parts)?;
         let registered = registering.in_order();
@@ -121,7 +196,7 @@ impl AddressSpace {
         self.unevictable.try_at_times(&self.process);
         let mut found = Vec::new();
         for mapping in mappings {
-            let parts = self.registered.outside(mapping.range.clone());
+            let parts = self.registration.ranges().outside(mapping.range.clone());
             let may_be_stack = mapping.is_above_guard && parts == [mapping.range.clone()];
             let spared_pages = match mapping.has_no_access {
                 true => Some(0),
@@ -173,7 +248,7 @@ impl AddressSpace {
                 for part in spared.iter().flat_map(|spared| spared.outside(part.clone())) {
                     self.protection.add(part);
                 }
-                self.registered.insert(part);
+                self.registration.insert(part);
                 self.unevictable.expect_words();
             }
         }
@@ -193,7 +268,7 @@ impl AddressSpace {
 
     /// The registered pages of a window in a row with `page`, at least `page` itself.
     pub(crate) fn registered_around(&self, page: u64, window: Range<u64>) -> Range<u64> {
-        let mut parts = self.registered.within(window.start * PAGE..window.end * PAGE);
+        let mut parts = self.registration.ranges().within(window.start * PAGE..window.end * PAGE);
         parts.find(|part| part.contains(&(page * PAGE))).map_or(page..page + 1, pages)
     }
 
@@ -243,13 +318,18 @@ impl AddressSpace {
 pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
     let (files, uffd, mut known, has_advice) = {
         let mut space = lock(space);
-        space.looks.began = Some(Instant::now());
+        space.registration.scans.began = Some(Instant::now());
         if space.protection.shares_unregistered() {
             return space.register(); // nothing of before the fork may be missing
         }
         let Some(files) = space.process.files().cloned() else { return Ok(()) };
         space.register_identity();
-        (files, Arc::clone(&space.uffd), space.registered.clone(), space.fork_reports.has_advice())
+        (
+            files,
+            Arc::clone(&space.uffd),
+            space.registration.ranges().clone(),
+            space.fork_reports.has_advice(),
+        )
     };
     let size = files.size().map(|size| size.mapped);
     // At first the large mappings are registered: they grow most.
@@ -259,10 +339,10 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
     let (protects, is_settled, is_all) = {
         let mut space = lock(space);
         // Another mapping may have come where registered memory went.
-        let is_all = known.iter().all(|part| space.registered.outside(part).is_empty());
+        let is_all = known.iter().all(|part| space.registration.ranges().outside(part).is_empty());
         let is_settled = !uffd.is_changing() && space.settle();
         if is_settled {
-            space.looks.changed = Some(RangeSet::default());
+            space.registration.scans.begin_changes();
         }
         (space.protection.is_on(), is_settled, is_all)
     };
@@ -296,7 +376,7 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
         Ok((files.mappings.at(&parts)?, parts))
     });
     let mut space = lock(space);
-    let changed = space.looks.changed.take().unwrap_or_default();
+    let changed = space.registration.scans.take_changed();
     let (now, registered) = found?;
     if space.protection.shares_unregistered() || space.protection.is_on() != protects {
         return Ok(()); // it forks: what was registered is to be protected, too
@@ -304,7 +384,7 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
     let (gone, there): (Vec<Range<u64>>, Vec<Range<u64>>) =
         registered.into_iter().partition(|part| changed.has_some_of(part));
     if space.note_registered(there, &now, false) && gone.is_empty() {
-        space.looks.registered_at_size = size.filter(|_| is_all);
+        space.registration.scans.registered_at_size = size.filter(|_| is_all);
     }
     Ok(())
 }
@@ -376,18 +456,21 @@ mod tests {
 
     #[test]
     fn what_is_mapped_where_something_was_unmapped_is_new() {
-        let mut looks = ScanState { began: Some(Instant::now()), ..ScanState::default() };
-        looks.registered_at_size = Some(100);
-        let has_grown = |looks: &mut ScanState, mapped| {
-            matches!(looks.due(Size { mapped, anonymous: 0, others: 0 }, 1), Some(Look::Grown))
+        let mut scans = ScanState { began: Some(Instant::now()), ..ScanState::default() };
+        scans.registered_at_size = Some(100);
+        let has_grown = |scans: &mut ScanState, mapped| {
+            matches!(
+                scans.due(Size { mapped, anonymous: 0, others: 0 }, 1),
+                Some(ScanReason::Grown)
+            )
         };
-        assert!(!has_grown(&mut looks, 100) && has_grown(&mut looks, 101));
-        looks.unmapped(10);
-        assert!(!has_grown(&mut looks, 90) && has_grown(&mut looks, 100));
+        assert!(!has_grown(&mut scans, 100) && has_grown(&mut scans, 101));
+        scans.unmapped(10);
+        assert!(!has_grown(&mut scans, 90) && has_grown(&mut scans, 100));
         // What was seen to be smaller before.
-        looks.registered_at_size = Some(100);
-        assert!(!has_grown(&mut looks, 80) && has_grown(&mut looks, 100));
-        looks.await_one();
-        assert!(!has_grown(&mut looks, 100), "one is awaited");
+        scans.registered_at_size = Some(100);
+        assert!(!has_grown(&mut scans, 80) && has_grown(&mut scans, 100));
+        scans.await_one();
+        assert!(!has_grown(&mut scans, 100), "one is awaited");
     }
 }

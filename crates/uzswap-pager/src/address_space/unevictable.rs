@@ -217,7 +217,7 @@ impl AddressSpace {
     /// Registered memory, without the pages that no command moves.
     pub(crate) fn evictable_ranges(&self) -> Vec<Range<u64>> {
         let Unevictable { ranges, words, .. } = &self.unevictable;
-        self.registered.without(ranges).without(words.all()).iter().collect()
+        self.registration.ranges().without(ranges).without(words.all()).iter().collect()
     }
 }
 
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn pinned_pages_may_leave_again_and_others_stay() {
         let mut space = AddressSpace::of_nothing();
-        space.registered.insert(0..100 * PAGE);
+        space.registration.insert(0..100 * PAGE);
         let unevictable = &mut space.unevictable;
         unevictable.add(2 * PAGE..3 * PAGE); // locked
         unevictable.add_library(98 * PAGE..99 * PAGE);

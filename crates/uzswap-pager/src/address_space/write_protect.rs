@@ -123,7 +123,7 @@ impl AddressSpace {
         }
         let spared = self.process.not_to_protect(stacks?)?;
         let mut rest = RangeSet::default();
-        for part in self.registered.iter() {
+        for part in self.registration.ranges().iter() {
             spared.outside(part).into_iter().for_each(|part| rest.insert(part));
         }
         self.protect_rest(&rest);

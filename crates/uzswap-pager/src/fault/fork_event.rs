@@ -230,7 +230,7 @@ impl FaultServer {
     pub(super) fn prepare_announced_fork(&mut self, space: &mut AddressSpace, address: u64) {
         let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
         let room = self.pager.account.headroom_for_copies();
-        let is_unregistered = space.registered == RangeSet::default();
+        let is_unregistered = !space.registration.is_any();
         let may_be_unreported =
             is_unregistered && space.allow_fork(self.unknown_children(space), room);
         let is_let = space.let_fork(page.clone());
@@ -312,7 +312,7 @@ impl FaultServer {
         let mut space = AddressSpace::of_child(child, parent, secret);
         let unprotected = parent.take_unprotected();
         let advice = parent.advice_at_fork();
-        space.registered = parent.registered.clone();
+        space.registration.replace(parent.registration.ranges().clone());
         space.inherit_markers(parent);
         let stacks = advice.stacks();
         // Parent and child run by now.
@@ -324,7 +324,7 @@ impl FaultServer {
         let left_out = match advice {
             AdviceAtFork::Known(advice) => {
                 space.fork_reports.inherit_advice(advice.clone());
-                advice.not_copied.iter().for_each(|range| space.registered.remove(range));
+                advice.not_copied.iter().for_each(|range| space.registration.remove(range));
                 advice
             }
             AdviceAtFork::Uncertain(of) => {

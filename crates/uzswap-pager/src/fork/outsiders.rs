@@ -216,7 +216,7 @@ impl Pager {
         let spaces = self.spaces();
         let Some(parent) = spaces.iter().find(is_above) else { return false };
         let mut parent = lock(parent);
-        if parent.registered != RangeSet::default() {
+        if parent.registration.is_any() {
             return parent.protection.is_on();
         }
         let group = parent.charge.group().cloned().unwrap_or_default();

@@ -86,7 +86,7 @@ mod tests {
         if files.resident(start..start + PAGE).is_err() {
             return; // before Linux 6.7
         }
-        space.registered.insert(start..start + 64 * PAGE);
+        space.registration.insert(start..start + 64 * PAGE);
         space.unevictable.add(start + 10 * PAGE..start + 20 * PAGE);
         let spaces = [SharedAddressSpace::alone(space)];
         let (now, mut evictable) = (Instant::now(), Evictable::new(Instant::now()));

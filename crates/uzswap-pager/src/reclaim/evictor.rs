@@ -321,7 +321,7 @@ impl Evictor {
     /// Has the kernel drop pages that the program has freed lazily; how many those were.
     fn drop_lazily_freed(&self, space: &SpaceHandle) -> io::Result<usize> {
         let since = Instant::now();
-        let files = lock(space).start_lazy_look(since);
+        let files = lock(space).start_lazy_scan(since);
         let Some(files) = files else { return Ok(0) };
         let found = files.lazily_freed()?; // nothing is locked: the kernel walks all pages
         let mut is_given = false;

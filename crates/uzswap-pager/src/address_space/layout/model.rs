@@ -655,12 +655,12 @@ impl World {
             if !self.settle() {
                 return;
             }
-            let AddressSpace { table, registered, unevictable, removing, .. } = &self.space;
+            let AddressSpace { table, registration, unevictable, removing, .. } = &self.space;
             let may_leave = |&at: &usize| {
                 let address = address(at);
                 self.machine.pages[at].is_some_and(|page| page.resident.is_some())
                     && table.get(number(at)).place == Place::Program
-                    && registered.contains(address)
+                    && registration.ranges().contains(address)
                     && !unevictable.ranges().contains(address)
                     && !removing.contains(address)
             };
@@ -694,14 +694,15 @@ impl World {
             Registrar::Waits => {
                 let mut mappings = all(machine);
                 // The kernel is not asked for what is known.
-                mappings.retain(|it| !space.registered.outside(it.range.clone()).is_empty());
+                mappings
+                    .retain(|it| !space.registration.ranges().outside(it.range.clone()).is_empty());
                 Registrar::Looked(mappings)
             }
             Registrar::Looked(mappings) => {
                 self.is_locked = true;
                 let is_settled = machine.changing == 0 && space.is_settled();
                 if is_settled {
-                    space.looks.changed = Some(RangeSet::default());
+                    space.registration.scans().begin_changes();
                 }
                 let parts = space.unregistered(mappings);
                 let parts = parts.into_iter().flat_map(|unregistered| unregistered.parts).collect();
@@ -740,7 +741,7 @@ impl World {
                 Registrar::LookedAgain(registered, now)
             }
             Registrar::LookedAgain(registered, now) => {
-                let changed = space.looks.changed.take().unwrap_or_default();
+                let changed = space.registration.scans().take_changed();
                 let there = registered.into_iter().filter(|part| !changed.has_some_of(part));
                 if machine.changing == 0 {
                     space.note_registered(there.collect(), &now, false);
@@ -799,7 +800,7 @@ impl World {
                     "of page {at}, {known:?} is known, and {is:?} is true: {page:?}"
                 ));
             }
-            let is_registered = self.space.registered.contains(address(at));
+            let is_registered = self.space.registration.ranges().contains(address(at));
             if is_registered && !self.machine.pages[at].is_some_and(|page| page.is_registered) {
                 self.fail(&format!("page {at} counts as registered, and is not"));
             }
