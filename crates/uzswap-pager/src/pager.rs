@@ -95,7 +95,7 @@ impl Pager {
     /// Releases the slots of an address space that was never added.
     pub(crate) fn discard_space(&self, mut space: AddressSpace) {
         space.forget_all();
-        self.store.release_queue().extend(space.take_released());
+        self.store.release_queue().extend(space.layout.take_released());
     }
 
     pub(crate) fn remove_space(&self, gone: &SpaceHandle) {

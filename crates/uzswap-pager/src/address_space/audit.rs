@@ -9,7 +9,7 @@ impl AddressSpace {
     /// Slots that its entries name; a slot once for each entry.
     #[cfg(debug_assertions)]
     pub(crate) fn named_slots(&self) -> Vec<u32> {
-        let mut slots = self.released.clone();
+        let mut slots = self.layout.released().to_vec();
         self.table.for_each(&mut |_, entry| {
             if let Place::Stored(slot) = entry.place {
                 slots.push(slot);

@@ -160,13 +160,13 @@ impl AddressSpace {
     /// The advice for the fork whose event was just read.
     pub(crate) fn advice_at_fork(&mut self) -> AdviceAtFork {
         let was_reported = self.fork_reports.pending.take(Instant::now());
-        if !self.is_settled() {
+        if !self.layout.is_settled() {
             self.settle_at_fork();
         }
         match self.fork_reports.advice.take() {
             Some(last) if was_reported && last.holds_at_fork => {
                 self.fork_reports.advice = Some(LastAdvice::new(last.ranges.clone()));
-                match self.is_settled() {
+                match self.layout.is_settled() {
                     true => AdviceAtFork::Known(last.ranges),
                     false => AdviceAtFork::Uncertain(self.uncertain(vec![last.ranges])),
                 }
@@ -184,7 +184,7 @@ impl AddressSpace {
     }
 
     fn uncertain(&self, answers: Vec<ForkAdvice>) -> Uncertain {
-        let changes = self.changes.clone();
+        let changes = self.layout.changes().clone();
         Uncertain { answers, changes, are_some_pending: false }
     }
 

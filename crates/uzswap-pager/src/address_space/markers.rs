@@ -53,7 +53,7 @@ impl AddressSpace {
     pub(super) fn mark(&mut self, range: Range<u64>) {
         #[cfg(test)]
         self.markers.marked.insert(range.clone());
-        if self.has_changed(&range) {
+        if self.layout.has_changed(&range) {
             return self.mark_later(range); // the kernel has other memory there
         }
         // Other errors: the memory is gone.
@@ -93,8 +93,7 @@ impl AddressSpace {
     pub(crate) fn inherit_markers(&mut self, parent: &AddressSpace) {
         self.markers.to_mark = parent.markers.to_mark.clone();
         self.markers.loose = parent.markers.loose;
-        self.removing = parent.removing.clone();
-        self.registered_since = parent.registered_since.clone();
+        self.layout.inherit(&parent.layout);
     }
 
     /// Write-protects the pages of a range. Without the files of the process, empty entries get
@@ -166,7 +165,7 @@ impl AddressSpace {
     #[cfg(debug_assertions)]
     fn audit_markers(&self) -> Option<String> {
         let files = self.process.files()?;
-        if self.markers.loose || !self.is_settled() || self.uffd.is_changing() {
+        if self.markers.loose || !self.layout.is_settled() || self.uffd.is_changing() {
             return None;
         }
         let mut wrong = None;
@@ -174,9 +173,9 @@ impl AddressSpace {
             let marked = files.marked_in(part.clone()).ok()?;
             let evicted = runs_of(self.evicted_in(&part));
             let unmarked = evicted.without(&marked).without(&self.markers.to_mark);
-            let unmarked = unmarked.without(&self.removing);
+            let unmarked = unmarked.without(self.layout.removing());
             let unknown = match self.are_markers_strict() {
-                true => marked.without(&evicted).without(&self.removing),
+                true => marked.without(&evicted).without(self.layout.removing()),
                 false => RangeSet::new(),
             };
             let first = unmarked.iter().next().map(|it| ("M1", it.start, "has no marker"));
@@ -206,7 +205,7 @@ impl AddressSpace {
             // While mappings change, the markers stay. They tell as little as those of memory that
             // the program drops.
             if !is_settled || self.uffd.write_unprotect(run.clone(), false).is_err() {
-                self.removing.insert(run);
+                self.layout.note_removing(run);
             }
         }
     }
@@ -227,7 +226,7 @@ pub(super) fn runs_of(all: impl Iterator<Item = u64>) -> RangeSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address_space::layout::Change;
+    use crate::address_space::changes::Change;
     use crate::page_table::Entry;
 
     const FROM: u64 = 1 << 30;
@@ -257,11 +256,11 @@ mod tests {
     fn markers_are_removed_where_changes_have_moved_them() {
         let mut space = space_that_changes();
         space.drop_untouched(vec![0]);
-        assert_eq!([FROM, TO].map(|at| space.removing.contains(at)), [false, true]);
+        assert_eq!([FROM, TO].map(|at| space.layout.removing().contains(at)), [false, true]);
         // Not before: the table tells where evicted pages are.
         let mut space = space_that_changes();
         space.protect_rest(&RangeSet::new());
         space.end_sharing();
-        assert!(space.is_settled());
+        assert!(space.layout.is_settled());
     }
 }

@@ -9,6 +9,7 @@
 
 #[cfg(any(test, debug_assertions))]
 mod audit;
+mod changes;
 mod charge;
 mod commands;
 mod copies;
@@ -37,6 +38,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(crate) use changes::Change;
 use charge::Charge;
 pub(crate) use charge::{Part, Told, process_size, resident_bytes};
 use commands::Commands;
@@ -47,10 +49,8 @@ pub(crate) use fork_advice::ForkAdvice;
 pub(crate) use fork_reports::AdviceAtFork;
 use fork_reports::ForkReports;
 use identity::Identity;
-use inheritance::Uncertain;
 pub(crate) use kernel_words::leave_words_of_threads;
-pub(crate) use layout::Change;
-use layout::Changes;
+use layout::Layout;
 use markers::Markers;
 pub(crate) use move_batch::Moved;
 use process::Process;
@@ -85,23 +85,12 @@ pub(crate) struct AddressSpace {
     pub(crate) uffd: Arc<Userfaultfd>,
     pub(crate) commands: Commands,
     pub(crate) table: PageTable,
-    /// Slots of forgotten pages, until the space is unlocked.
-    released: Vec<u32>,
     pub(crate) registration: Registration,
     pub(crate) unevictable: Unevictable,
     markers: Markers,
-    /// Ranges that the program has reported to drop, and may not have dropped yet (P4).
-    removing: RangeSet,
-    /// Changes of mappings that the table does not follow yet, because an event is pending.
-    changes: Changes,
+    pub(crate) layout: Layout,
     staging: Staging,
     pub(crate) fork_reports: ForkReports,
-    /// Of a child whose markers the supervisor has not read yet.
-    undecided: Option<Uncertain>,
-    /// Evicted pages with unknown content that the kernel has not poisoned yet.
-    poison_later: RangeSet,
-    /// Memory that was registered since changes are pending.
-    registered_since: RangeSet,
     pub(crate) charge: Charge,
     pub(crate) protection: Protection,
     copies: Copies,
@@ -121,17 +110,12 @@ impl AddressSpace {
             uffd,
             commands: Commands::default(),
             table: PageTable::default(),
-            released: Vec::new(),
             registration: Registration::new(Instant::now()),
             unevictable: Unevictable::new(Instant::now()),
             markers: Markers::default(),
-            removing: RangeSet::default(),
-            changes: Changes::default(),
+            layout: Layout::default(),
             staging: Staging::new(),
             fork_reports: ForkReports::new(),
-            undecided: None,
-            poison_later: RangeSet::default(),
-            registered_since: RangeSet::default(),
             charge: Charge::default(),
             protection: Protection::default(),
             copies: Copies::default(),
@@ -166,7 +150,7 @@ impl AddressSpace {
     ) -> io::Result<()> {
         self.process.meet(peer, files);
         self.unevictable.start();
-        if self.is_undecided() {
+        if self.layout.is_undecided() {
             self.decide_inheritance(&[]);
         }
         self.forget_secret();
@@ -222,7 +206,7 @@ impl AddressSpace {
     }
 
     fn note_missing(&mut self, page: u64) {
-        self.removing.remove(page * PAGE..(page + 1) * PAGE);
+        self.layout.note_missing(page);
         self.protection.note_touched(page..page + 1);
     }
 
@@ -231,7 +215,7 @@ impl AddressSpace {
         self.table.bytes()
             + self.staging.owners.bytes()
             + self.registration.bytes()
-            + self.removing.bytes()
+            + self.layout.removing().bytes()
             + self.unevictable.bytes()
             + self.protection.bytes()
             + self.markers.bytes()

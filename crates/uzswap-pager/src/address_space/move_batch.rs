@@ -91,7 +91,7 @@ impl AddressSpace {
     fn is_here(&self, page: u64) -> bool {
         let address = page * PAGE;
         self.table.get(page).place == Place::Program
-            && !self.removing.contains(address)
+            && !self.layout.removing().contains(address)
             && !self.unevictable.has_words_at(address)
             && self.registration.ranges().has_some_of(&(address..address + PAGE))
     }
@@ -123,7 +123,7 @@ impl AddressSpace {
 
     /// Whether pages may leave now.
     pub(super) fn may_move(&self) -> bool {
-        self.unevictable.knows_words() && !self.is_about_to_fork() && self.is_settled()
+        self.unevictable.knows_words() && !self.is_about_to_fork() && self.layout.is_settled()
     }
 
     /// The helper has said that it is done: what came of it, and pages of a batch that is empty
@@ -285,7 +285,7 @@ impl AddressSpace {
     /// Pages that the hand comes to next, as runs that go into a batch.
     fn next_pages(&mut self, batch: usize, most: usize, alone: bool) -> io::Result<Vec<MoveRun>> {
         let Some(files) = self.process.files() else { return Ok(Vec::new()) };
-        let AddressSpace { commands, table, registration, unevictable, removing, .. } = self;
+        let AddressSpace { commands, table, registration, unevictable, layout, .. } = self;
         let resident = &mut |range| {
             let start = Instant::now();
             let (runs, to) = match alone {
@@ -295,7 +295,7 @@ impl AddressSpace {
             Ok(Answer { runs, to, took: start.elapsed() })
         };
         let (registered, unevictable) = (registration.ranges(), unevictable.ranges());
-        let known = Known { table, registered, unevictable, removing };
+        let known = Known { table, registered, unevictable, removing: layout.removing() };
         let pages = commands.hand().pick(most, known, resident, alone)?;
         let mut runs = Vec::new();
         for (page, staged) in pages.into_iter().zip(batch * BATCH_PAGES..) {

@@ -230,7 +230,7 @@ impl AddressSpace {
             self.protection.note_registered(true);
             return true;
         }
-        if self.uffd.is_changing() || !self.is_settled() {
+        if self.uffd.is_changing() || !self.layout.is_settled() {
             return false;
         }
         // All mappings since the fork are its own.
@@ -261,8 +261,8 @@ impl AddressSpace {
 
     /// Notes memory that was registered while mappings change: it may be newer than the changes.
     pub(super) fn note_registered_since(&mut self, registered: &[Range<u64>]) {
-        if self.uffd.is_changing() || !self.is_settled() {
-            registered.iter().for_each(|part| self.registered_since.insert(part.clone()));
+        if self.uffd.is_changing() || !self.layout.is_settled() {
+            self.layout.note_registered_since(registered);
         }
     }
 
@@ -276,7 +276,7 @@ impl AddressSpace {
     /// marker of an evicted page there; that is not asked for a page alone.
     pub(crate) fn fresh_around(&self, page: u64, pages: Range<u64>) -> Option<Range<u64>> {
         // The program drops memory a moment after its event, and markers with it.
-        let are_strict = self.are_markers_strict() && !self.removing.contains(page * PAGE);
+        let are_strict = self.are_markers_strict() && !self.layout.removing().contains(page * PAGE);
         let kind = if are_strict { Empty::Unmarked } else { Empty::Either };
         if count(&pages) <= 1 {
             return Some(pages);
@@ -289,7 +289,7 @@ impl AddressSpace {
     /// is pending. The kernel is asked about a page alone only where the program was dropping
     /// memory.
     pub(crate) fn evicted_around(&self, page: u64, pages: Range<u64>) -> Option<Range<u64>> {
-        if count(&pages) <= 1 && !self.removing.contains(page * PAGE) {
+        if count(&pages) <= 1 && !self.layout.removing().contains(page * PAGE) {
             return Some(pages);
         }
         match self.awaits_marker(page * PAGE) {

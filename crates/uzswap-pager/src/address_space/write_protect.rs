@@ -140,7 +140,7 @@ impl AddressSpace {
     /// Protects the ranges still to protect; `false` if some are left after this time, because
     /// mappings change.
     pub(crate) fn protect(&mut self, most: Duration) -> bool {
-        if self.is_undecided() {
+        if self.layout.is_undecided() {
             return true; // protection would leave markers on empty entries
         }
         let since = Instant::now();

@@ -164,7 +164,7 @@ impl FaultServer {
     /// Locks two address spaces, the parent's first: see [`Spaces`](super::spaces::Spaces).
     fn note_change(&self, space: &mut AddressSpace, change: Change) {
         for child in self.pending_forks.children_of(&space.uffd, &self.spaces) {
-            lock(&child).note_change_of_parent(change.clone());
+            lock(&child).layout.note_change_of_parent(change.clone());
         }
         space.changed(change);
     }
@@ -222,7 +222,7 @@ fn page_without_content(space: &mut AddressSpace, address: u64) -> Option<Range<
         return Some(space.tell_identity());
     }
     let page = address / PAGE * PAGE;
-    space.awaits_poison(address).then_some(page..page + PAGE)
+    space.layout.awaits_poison(address).then_some(page..page + PAGE)
 }
 
 /// Takes the addresses that changed out of the helper's command, and lets the helper go on.

@@ -275,7 +275,7 @@ impl FaultServer {
     ) -> Option<EndedMember> {
         let child = Arc::new(child);
         let followed = self.child_of(parent, Arc::clone(&child)).and_then(|space| {
-            let is_undecided = space.is_undecided();
+            let is_undecided = space.layout.is_undecided();
             let added = self.spaces.add(&self.pager, space, worker);
             let added = added.map_err(|error| NotFollowed { why: error.to_string(), member: None });
             added.map(|child| (child, is_undecided))
@@ -332,7 +332,7 @@ impl FaultServer {
                     .last()
                     .into_iter()
                     .for_each(|last| space.fork_reports.inherit_advice(last.clone()));
-                space.inherit_undecided(of);
+                space.layout.inherit_undecided(of);
                 ForkAdvice::default()
             }
         };
@@ -427,7 +427,7 @@ impl FaultServer {
 /// Decides which memory a fork gave a child, by the child's markers: the child waits for the answer
 /// to its first message.
 pub(super) fn decide_child(space: &mut AddressSpace, faults: &[Touch]) {
-    if !space.is_undecided() {
+    if !space.layout.is_undecided() {
         return;
     }
     // The newest child comes last. A child may have another parent by now, or a number of its own
