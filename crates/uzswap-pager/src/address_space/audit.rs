@@ -42,7 +42,7 @@ impl AddressSpace {
         self.table.for_each(&mut |page, entry| {
             if let Place::Staged(at) = entry.place {
                 staged += 1;
-                let owner = self.staging.owners.get(at);
+                let owner = self.staging.owner(at);
                 astray = astray.or((owner != Some(page)).then_some((page, at, owner)));
             }
         });
@@ -50,7 +50,7 @@ impl AddressSpace {
             let text = format!("page {page:#x} is staged at {at}, which has the owner {owner:x?}");
             return self.wrong(&text);
         }
-        let owners = self.staging.owners.count();
+        let owners = self.staging.owned();
         if owners != staged {
             return self.wrong(&format!("{staged} pages are staged, {owners} have a place there"));
         }

@@ -198,7 +198,7 @@ impl AddressSpace {
     fn release(&mut self, place: Place) {
         match place {
             Place::Stored(slot) => self.layout.released.push(slot),
-            Place::Staged(staged) => drop(self.staging.owners.take(staged)),
+            Place::Staged(staged) => drop(self.staging.take_owner(staged)),
             Place::Program => {}
         }
     }
@@ -375,7 +375,7 @@ impl AddressSpace {
             match (now.filter(|_| !is_dropped), entry.place) {
                 (Some(now), place) => {
                     if let Place::Staged(staged) = place {
-                        self.staging.owners.set(staged, now / PAGE);
+                        self.staging.set_owner(staged, now / PAGE);
                     }
                     self.table.set(now / PAGE, entry);
                     self.registration.insert(now..now + PAGE);

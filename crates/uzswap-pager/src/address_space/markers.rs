@@ -195,7 +195,7 @@ impl AddressSpace {
         let is_settled = self.settle(); // before: this moves pages to other addresses
         let mut fresh = RangeSet::new();
         for staged in staged {
-            let Some(owner) = self.staging.owners.take(staged) else { continue };
+            let Some(owner) = self.staging.take_owner(staged) else { continue };
             if self.table.get(owner).place == Place::Staged(staged) {
                 self.table.set(owner, UNKNOWN);
                 fresh.insert(owner * PAGE..(owner + 1) * PAGE);
@@ -237,7 +237,7 @@ mod tests {
         let mut space = AddressSpace::of_nothing();
         space.registration.insert(FROM..FROM + PAGE);
         space.table.set(FROM / PAGE, Entry { place: Place::Staged(0), ..UNKNOWN });
-        space.staging.owners.set(0, FROM / PAGE);
+        space.staging.set_owner(0, FROM / PAGE);
         space.changed(Change::Moved(FROM..FROM + PAGE, TO));
         space
     }

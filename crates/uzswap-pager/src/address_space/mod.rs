@@ -189,7 +189,7 @@ impl AddressSpace {
         let entry = self.table.get(page);
         let heat = match entry.place {
             Place::Staged(staged) => {
-                self.staging.owners.take(staged);
+                self.staging.take_owner(staged);
                 HEAT_MAX
             }
             Place::Stored(_) | Place::Program => heat,
@@ -213,7 +213,7 @@ impl AddressSpace {
     /// Memory of what is known, in bytes, about.
     pub(crate) fn bytes(&self) -> usize {
         self.table.bytes()
-            + self.staging.owners.bytes()
+            + self.staging.bytes()
             + self.registration.bytes()
             + self.layout.removing().bytes()
             + self.unevictable.bytes()

@@ -35,10 +35,10 @@ impl AddressSpace {
     pub(crate) fn give_move(&mut self, most: usize, alone: bool) -> io::Result<bool> {
         self.settle();
         let Some(helper) = self.commands.free_helper() else { return Ok(false) };
-        let mut batch = (most > 0 && self.may_move()).then(|| self.staging.empty.pop()).flatten();
+        let mut batch = (most > 0 && self.may_move()).then(|| self.staging.take_empty()).flatten();
         let runs = batch.map_or(Ok(Vec::new()), |batch| self.next_pages(batch, most, alone));
         if runs.as_ref().map_or(true, Vec::is_empty) {
-            self.staging.empty.extend(batch.take());
+            batch.take().into_iter().for_each(|batch| self.staging.put_empty(batch));
         }
         let runs = runs?;
         Ok(self.give(&helper, work::MOVE, batch.map(|batch| (batch, READ_WRITE)), runs))
@@ -63,7 +63,7 @@ impl AddressSpace {
             return false;
         }
         let Some(helper) = self.commands.free_helper() else { return false };
-        let Some(batch) = self.staging.empty.pop() else { return false };
+        let Some(batch) = self.staging.take_empty() else { return false };
         let first = batch * BATCH_PAGES;
         let mut runs: Vec<MoveRun> = Vec::new();
         let pages = wanted.iter().flat_map(|&(page, count)| page..page + count as u64);
@@ -75,7 +75,7 @@ impl AddressSpace {
             }
         }
         if runs.is_empty() {
-            self.staging.empty.push(batch);
+            self.staging.put_empty(batch);
             return self.give(&helper, work::MOVE, None, runs);
         }
         if self.protection.is_on() {
@@ -109,12 +109,11 @@ impl AddressSpace {
         filled: Option<(usize, Rights)>,
         runs: Vec<MoveRun>,
     ) -> bool {
-        let drops = self.staging.spent.take();
+        let drops = self.staging.take_drained();
         if runs.is_empty() && drops.is_none() {
             return false;
         }
-        let others =
-            |&(batch, rights): &(usize, Rights)| self.staging.rights[batch] != Some(rights);
+        let others = |&(batch, rights): &(usize, Rights)| !self.staging.has_rights(batch, rights);
         let anew = filled.filter(others).map(|(_, rights)| rights);
         let batch = filled.map(|(batch, _)| batch);
         self.commands.give(helper, Command { number: 0, work, anew, batch, runs, drops });
@@ -132,14 +131,9 @@ impl AddressSpace {
         self.collect(false);
         let (moved, dropping) = self.commands.take_result();
         self.faults.note_evicted(moved.pages);
-        match dropping {
-            Some(batch) => {
-                self.staging.empty.push(batch);
-                self.charge.note_faulted(-(self.staging.moved[batch] as i64));
-                (moved, self.staging.moved[batch])
-            }
-            None => (moved, 0),
-        }
+        let freed = dropping.map_or(0, |batch| self.staging.free(batch));
+        self.charge.note_faulted(-(freed as i64));
+        (moved, freed)
     }
 
     /// The pages of a window around `page` that no command moves now: of those the table does not
@@ -217,7 +211,7 @@ impl AddressSpace {
                 let (page, staged) = (run.page + at as u64, run.staged + at);
                 let place = Place::Staged(staged as u32);
                 self.table.set(page, Entry { place, ..self.table.get(page) });
-                self.staging.owners.set(staged as u32, page);
+                self.staging.set_owner(staged as u32, page);
                 if at >= marked || run.is_unmarked {
                     to_mark.insert(page * PAGE..(page + 1) * PAGE);
                 }
@@ -267,17 +261,9 @@ impl AddressSpace {
             if command.anew.is_some() {
                 let helper = self.commands.last_helper();
                 let is_anew = helper.is_some_and(|it| it.has_mapped_anew());
-                self.staging.rights[batch] = command.anew.filter(|_| is_anew && !is_remap);
+                self.staging.set_rights(batch, command.anew.filter(|_| is_anew && !is_remap));
             }
-            self.staging.moved[batch] = moved.pages;
-            match moved.pages {
-                // The kernel has filled staging (mlockall): it gives that back first.
-                0 if is_in_the_way && self.staging.spent.is_none() => {
-                    self.staging.spent = Some(batch);
-                }
-                0 => self.staging.empty.push(batch),
-                _ => self.staging.filled.push_back(batch),
-            }
+            self.staging.fill(batch, moved.pages, is_in_the_way);
         }
         self.commands.finish(moved, command.drops, has_no_memory);
     }

@@ -102,14 +102,14 @@ impl AddressSpace {
     }
 
     fn give_parts(&mut self, helper: &Helper, parts: Vec<Range<u64>>, way: Way) -> bool {
-        let Some(batch) = self.staging.empty.pop() else { return false };
+        let Some(batch) = self.staging.take_empty() else { return false };
         let (runs_max, pages_max) = match way {
             Way::Move(_) | Way::Own(_) => (BATCH_PAGES, BATCH_PAGES),
             Way::Remap | Way::RemapShared => (REMAPPED_RUNS, REMAPPED_PAGES),
         };
         let runs = self.runs_of(parts, batch * BATCH_PAGES, runs_max, pages_max);
         if runs.is_empty() {
-            self.staging.empty.push(batch);
+            self.staging.put_empty(batch);
             return false;
         }
         match way {
@@ -117,7 +117,7 @@ impl AddressSpace {
                 self.give(helper, work::MOVE, Some((batch, rights)), runs)
             }
             Way::Remap | Way::RemapShared => {
-                self.staging.rights[batch] = None; // it is to be one mapping
+                self.staging.set_rights(batch, None); // it is to be one mapping
                 self.give(helper, work::REMAP, Some((batch, READ_WRITE)), runs)
             }
         }

@@ -64,7 +64,7 @@ pub(super) enum Requester {
 /// A fault as the kernel reports it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Touch {
-    /// As the kernel numbers it: see [`AddressSpace::thread_told`].
+    /// As the kernel numbers it: see `Process::reported_thread`.
     pub(super) thread: u32,
     pub(super) address: u64,
     pub(super) access: Access,
