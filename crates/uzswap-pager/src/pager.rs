@@ -95,7 +95,7 @@ impl Pager {
     /// Releases the slots of an address space that was never added.
     pub(crate) fn discard_space(&self, mut space: AddressSpace) {
         space.forget_all();
-        self.store.release_queue().extend(space.take_released());
+        self.store.release_queue().extend(space.layout.take_released());
     }
 
     pub(crate) fn remove_space(&self, gone: &SpaceHandle) {
@@ -168,7 +168,7 @@ impl Pager {
     /// A page cannot be restored: its process is ended, never shown zeros. If the process is
     /// unknown, the thread that asks for the page gets SIGBUS.
     pub(crate) fn lose(&self, space: &AddressSpace, page: u64, text: &str) {
-        if space.peer.is_some() {
+        if space.process.peer().is_some() {
             return self.end(space, text);
         }
         log(&format!("{text}; the faulting thread gets SIGBUS or EFAULT"));
@@ -178,7 +178,7 @@ impl Pager {
 
     /// Ends the process of a space, if it is known.
     pub(crate) fn end(&self, space: &AddressSpace, text: &str) {
-        if let Some(peer) = &space.peer {
+        if let Some(peer) = space.process.peer() {
             log(&format!("{text}; the process was ended"));
             peer.kill();
         }

@@ -3,14 +3,13 @@
 
 use super::AddressSpace;
 use crate::page_table::Place;
-use crate::range_set::RangeSet;
 use uzswap::AuditError;
 
 impl AddressSpace {
     /// Slots that its entries name; a slot once for each entry.
     #[cfg(debug_assertions)]
     pub(crate) fn named_slots(&self) -> Vec<u32> {
-        let mut slots = self.released.clone();
+        let mut slots = self.layout.released().to_vec();
         self.table.for_each(&mut |_, entry| {
             if let Place::Stored(slot) = entry.place {
                 slots.push(slot);
@@ -43,7 +42,7 @@ impl AddressSpace {
         self.table.for_each(&mut |page, entry| {
             if let Place::Staged(at) = entry.place {
                 staged += 1;
-                let owner = self.staging.owners.get(at);
+                let owner = self.staging.owner(at);
                 astray = astray.or((owner != Some(page)).then_some((page, at, owner)));
             }
         });
@@ -51,17 +50,17 @@ impl AddressSpace {
             let text = format!("page {page:#x} is staged at {at}, which has the owner {owner:x?}");
             return self.wrong(&text);
         }
-        let owners = self.staging.owners.count();
+        let owners = self.staging.owned();
         if owners != staged {
             return self.wrong(&format!("{staged} pages are staged, {owners} have a place there"));
         }
-        if self.helper.is_some() && self.own.without(&self.left) != RangeSet::new() {
+        if self.commands.last_helper().is_some() && !self.unevictable.keeps_library() {
             return self.wrong("memory of the library may be evicted");
         }
         Ok(())
     }
 
     fn wrong(&self, text: &str) -> Result<(), AuditError> {
-        Err(format!("process {}: {text}", self.pid.unwrap_or(0)).into())
+        Err(format!("process {}: {text}", self.process.pid().unwrap_or(0)).into())
     }
 }

@@ -1,12 +1,10 @@
 //! The charge of a process: its resident bytes, less the shared bytes that others count.
 
-use std::ops::Range;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{AddressSpace, PAGE};
-use crate::fork_group::ForkGroup;
-use crate::program::procfs::{ProcessFiles, Size};
+use crate::fork_group::{ForkGroup, Member};
+use crate::program::procfs::Size;
 use crate::{SpaceHandle, lock};
 
 /// Smaller processes stay unprotected while copies of their pages are few.
@@ -14,11 +12,11 @@ pub(super) const PROTECTED_BYTES_MIN: u64 = 4 << 20;
 
 /// How the memory that a process shares is counted.
 #[derive(Debug)]
-pub(super) struct Shared {
+struct Shared {
     /// Resident bytes that another process counts.
-    pub(super) bytes: u64,
+    bytes: u64,
     /// `bytes` may be too many: the child was forked before anything was registered.
-    pub(super) is_unsure: bool,
+    is_unsure: bool,
     /// Bytes of its charge that others may share: nobody counts them once it has ended.
     lent_bytes: u64,
     /// Bytes that moved from others' charge to its own so far, by COW copies.
@@ -41,6 +39,24 @@ impl Default for Shared {
             assumed_bytes: 0,
         }
     }
+}
+
+/// The charge of a process, and the group that shares its pages.
+#[derive(Debug, Default)]
+pub(crate) struct Charge {
+    /// The processes with which it may share pages.
+    group: Option<Member>,
+    /// When it joined the group.
+    joined: Option<Joined>,
+    /// A child whose helper is expected.
+    awaits_helper: bool,
+    shared: Shared,
+    /// Resident pages at the last sample.
+    was_resident: Option<u64>,
+    /// Pages that faults brought since the last sample, less evicted pages.
+    faulted_pages: i64,
+    /// Bytes that it counted for at the last sample.
+    counted: u64,
 }
 
 /// The part of a process in the memory of its group, in bytes.
@@ -92,10 +108,10 @@ pub(crate) struct Told {
 
 /// The last fork that brought a space into its group.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Joined {
-    pub(super) at: Instant,
+struct Joined {
+    at: Instant,
     /// Resident bytes of the parent.
-    pub(super) resident_bytes: u64,
+    resident_bytes: u64,
 }
 
 /// Bytes that a small child usually copies as soon as it runs. (When each child counted in full,
@@ -106,34 +122,85 @@ const OWN_BYTES: u64 = 256 << 10;
 /// How long a child may be without a helper: two looks at unmanaged processes.
 const ASSUMED_FOR: Duration = Duration::from_secs(1);
 
-impl AddressSpace {
-    /// Resident anonymous bytes, shared pages included.
-    pub(crate) fn resident_bytes(&self) -> u64 {
-        self.bytes_of(self.files.as_ref().and_then(|files| files.size()))
+impl Charge {
+    /// The group of processes that share its pages.
+    pub(crate) fn group(&self) -> Option<&ForkGroup> {
+        self.group.as_deref()
     }
 
-    /// The same at the last sample.
-    pub(crate) fn seen_bytes(&self) -> u64 {
-        self.was_resident.map_or_else(|| self.resident_bytes(), |pages| pages * PAGE)
+    /// Number of processes that may share its pages, itself among them.
+    pub(crate) fn members(&self) -> u32 {
+        self.group().map_or(1, ForkGroup::members)
     }
 
-    /// The same for a process of this size.
-    pub(crate) fn bytes_of(&self, size: Option<Size>) -> u64 {
-        match (size, &self.files) {
-            (Some(size), _) if size.mapped > 0 => size.anonymous * PAGE,
-            // A child without its helper yet has as much as its parent had.
-            (_, None) => self.joined.filter(|_| self.expected).map_or(0, |by| by.resident_bytes),
-            // The process has ended. Others count its shared pages after the next survey.
-            (_, Some(_)) if self.group.is_some() => self.counted + self.shared.bytes,
-            (_, Some(_)) => 0,
+    /// Joins a group because of a fork of a process with so many resident bytes. A child may share
+    /// all of its memory from now on.
+    pub(super) fn join(&mut self, group: &ForkGroup, resident_bytes: u64) {
+        self.joined = Some(Joined { at: Instant::now(), resident_bytes });
+        if self.group.is_none() {
+            self.group = Some(group.join());
+            self.shared = Shared::default();
         }
+        self.shared.lent_bytes = u64::MAX;
     }
 
-    /// Registered memory, without the pages that no command moves.
-    pub(crate) fn evictable_ranges(&self) -> Vec<Range<u64>> {
-        let mut ranges = self.registered.clone();
-        self.left.iter().chain(self.words.all().iter()).for_each(|stays| ranges.remove(stays));
-        ranges.iter().collect()
+    pub(super) fn has_joined(&self) -> bool {
+        self.joined.is_some()
+    }
+
+    /// Nobody shares its pages any more.
+    pub(super) fn leave_group(&mut self) {
+        self.group = None;
+        self.shared = Shared::default();
+    }
+
+    /// Takes its membership at its end, and the shared bytes in its charge.
+    pub(crate) fn take_member(&mut self) -> Option<(Member, u64)> {
+        Some((self.group.take()?, self.lent_bytes()))
+    }
+
+    /// Notes that it is a child whose process is unknown yet.
+    pub(crate) fn expect_helper(&mut self) {
+        self.awaits_helper = true;
+        self.share_all(None, true);
+    }
+
+    /// Ends the wait for a helper that is late, or whose process is dead.
+    fn await_helper_no_more(&mut self, is_dead: bool) {
+        if is_dead {
+            self.group = None;
+        }
+        let is_late = self.joined.is_some_and(|joined| joined.at.elapsed() >= ASSUMED_FOR);
+        self.awaits_helper &= !is_dead && !is_late;
+    }
+
+    /// The helper is there, of a process of this size.
+    pub(super) fn meet(&mut self, size: Option<Size>, for_sure: bool) {
+        let shared = std::mem::take(&mut self.awaits_helper).then_some(self.shared.bytes);
+        self.share_all(size, for_sure);
+        // Some of it may be in its own count by now, as it has written to it.
+        self.shared.bytes = self.shared.bytes.min(shared.unwrap_or(u64::MAX));
+    }
+
+    /// Resident bytes of the parent of a child that awaits its helper; 0 for others.
+    fn resident_at_fork(&self) -> u64 {
+        self.joined.filter(|_| self.awaits_helper).map_or(0, |by| by.resident_bytes)
+    }
+
+    /// Resident bytes that another process counts.
+    pub(super) fn shared_bytes(&self) -> u64 {
+        self.shared.bytes
+    }
+
+    /// Whether it may make many COW copies. A small process is assumed to make a certain number.
+    pub(super) fn may_copy(&self) -> bool {
+        let is_small = |joined: Joined| joined.resident_bytes < PROTECTED_BYTES_MIN;
+        self.shared.bytes > 0 && !self.joined.is_none_or(is_small)
+    }
+
+    /// Notes pages that a fault brought, or, if negative, evicted pages.
+    pub(super) fn note_faulted(&mut self, pages: i64) {
+        self.faulted_pages += pages;
     }
 
     /// The charge of the process, with so many resident bytes.
@@ -144,18 +211,17 @@ impl AddressSpace {
 
     /// Growth since the last sample that no fault brought, in bytes. It is too low while an
     /// eviction is not noted yet.
-    pub(crate) fn grown_untold(&mut self, size: Size) -> i64 {
-        let told = std::mem::take(&mut self.told_pages);
+    pub(crate) fn take_unobserved_growth(&mut self, size: Size) -> i64 {
+        let faulted = std::mem::take(&mut self.faulted_pages);
         let before = self.was_resident.replace(size.anonymous).unwrap_or(size.anonymous);
-        (size.anonymous as i64 - before as i64 - told) * PAGE as i64
+        (size.anonymous as i64 - before as i64 - faulted) * PAGE as i64
     }
 
     /// Its parent counts the memory that it inherited. Not `for_sure`: COW copies may have been
     /// made without a fault, so a survey must come at once. A small child is assumed to have made
     /// some.
-    pub(super) fn share_all(&mut self, for_sure: bool) {
+    fn share_all(&mut self, size: Option<Size>, for_sure: bool) {
         let (Some(joined), Some(_)) = (self.joined, &self.group) else { return };
-        let size = self.files.as_ref().and_then(|files| files.size());
         let bytes = size.map_or(u64::MAX, |size| size.anonymous * PAGE).min(joined.resident_bytes);
         let is_small = joined.resident_bytes < PROTECTED_BYTES_MIN;
         let own_bytes = if is_small && !for_sure { OWN_BYTES } else { 0 };
@@ -169,19 +235,9 @@ impl AddressSpace {
         };
     }
 
-    /// The rank of an heir: whether its process is known, and the bytes of it that others count.
-    pub(crate) fn may_inherit(&self) -> (bool, u64) {
-        (self.files.is_some(), self.shared.bytes)
-    }
-
     /// Bytes that moved from others' charge to its own so far.
     pub(crate) fn made_own_bytes(&self) -> u64 {
         self.shared.made_own_bytes
-    }
-
-    /// Its group, if a survey can query it.
-    pub(crate) fn group_to_ask(&self) -> Option<&ForkGroup> {
-        self.files.as_ref().and(self.group())
     }
 
     pub(crate) fn is_part_unsure(&self) -> bool {
@@ -216,7 +272,7 @@ impl AddressSpace {
 
     /// Notes COW copies. Each takes one more page, which this process counts; or the other one, if
     /// this process counted the shared page.
-    pub(crate) fn note_own(&mut self, pages: usize) {
+    pub(crate) fn note_copies(&mut self, pages: usize) {
         let others = self.count_itself(pages);
         if let Some(group) = &self.group {
             group.part(others);
@@ -241,11 +297,6 @@ impl AddressSpace {
         self.shared.lent_bytes.min(self.counted)
     }
 
-    /// A child may share all of its memory from now on.
-    pub(super) fn lend_all(&mut self) {
-        self.shared.lent_bytes = u64::MAX;
-    }
-
     /// Counts bytes of a member that has ended, until the next survey: nobody may count its shared
     /// pages now.
     pub(crate) fn inherit(&mut self, inherited: u64) {
@@ -267,25 +318,57 @@ impl AddressSpace {
         }
         self.counted = self.counted.saturating_sub(given);
     }
+}
 
-    /// Its files in /proc.
-    pub(crate) fn files(&self) -> Option<Arc<ProcessFiles>> {
-        self.files.clone()
+impl AddressSpace {
+    /// Resident anonymous bytes, shared pages included.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.bytes_of(self.process.size())
+    }
+
+    /// The same at the last sample.
+    pub(crate) fn seen_bytes(&self) -> u64 {
+        self.charge.was_resident.map_or_else(|| self.resident_bytes(), |pages| pages * PAGE)
+    }
+
+    /// The same for a process of this size.
+    pub(crate) fn bytes_of(&self, size: Option<Size>) -> u64 {
+        match (size, self.process.files()) {
+            (Some(size), _) if size.mapped > 0 => size.anonymous * PAGE,
+            // A child without its helper yet has as much as its parent had.
+            (_, None) => self.charge.resident_at_fork(),
+            // The process has ended. Others count its shared pages after the next survey.
+            (_, Some(_)) if self.charge.group.is_some() => {
+                self.charge.counted + self.charge.shared.bytes
+            }
+            (_, Some(_)) => 0,
+        }
+    }
+
+    /// The rank of an heir: whether its process is known, and the bytes of it that others count.
+    pub(crate) fn may_inherit(&self) -> (bool, u64) {
+        (self.process.files().is_some(), self.charge.shared.bytes)
+    }
+
+    /// Its group, if a survey can query it.
+    pub(crate) fn group_to_ask(&self) -> Option<&ForkGroup> {
+        self.process.files().and(self.charge.group())
     }
 
     /// Ends the wait for the helper of a child that has ended, or that is late: it may run another
     /// program, or be unmanaged. Ends a protection for a fork that has failed.
     pub(crate) fn look_after_forks(&mut self) {
         self.settle(); // no event may follow the last one for long
-        let is_late = self.joined.is_some_and(|joined| joined.at.elapsed() >= ASSUMED_FOR);
-        if self.expected && self.is_dead() {
-            self.expected = false;
-            self.group = None;
-        }
-        self.expected &= !is_late;
-        if self.protects && self.members() == 1 && !self.is_about_to_fork() {
+        let is_dead = self.charge.awaits_helper && self.is_dead();
+        self.charge.await_helper_no_more(is_dead);
+        if self.protection.is_on() && self.charge.members() == 1 && !self.is_about_to_fork() {
             self.end_sharing();
         }
+    }
+
+    /// Its resident bytes, which a child has, too.
+    pub(crate) fn resident_to_share(&self) -> u64 {
+        self.charge.resident_at_fork().max(self.resident_bytes())
     }
 }
 
@@ -299,7 +382,7 @@ pub(crate) fn resident_bytes(space: &SpaceHandle) -> u64 {
 
 /// The size of its process; `None` before the process is known, and after its end.
 pub(crate) fn process_size(space: &SpaceHandle) -> Option<Size> {
-    let files = lock(space).files();
+    let files = lock(space).process.files().cloned();
     files.and_then(|files| files.size())
 }
 
@@ -330,10 +413,10 @@ mod tests {
         assert_eq!(Part::of(7, 5, 5), Part { own_bytes: 5, common_bytes: 0 });
     }
 
-    fn member(group: &ForkGroup, resident: u64) -> AddressSpace {
-        let mut space = AddressSpace::of_nothing();
-        space.joins(group, resident);
-        space
+    fn member(group: &ForkGroup, resident: u64) -> Charge {
+        let mut charge = Charge::default();
+        charge.join(group, resident);
+        charge
     }
 
     fn told(resident: u64, part: Part, made_own_bytes: u64) -> Told {
@@ -342,30 +425,30 @@ mod tests {
 
     #[test]
     fn what_nobody_counts_any_more_is_what_was_lent() {
-        let mut space = member(&ForkGroup::default(), 100);
-        space.count(100);
-        assert_eq!(space.lent_bytes(), 100);
+        let mut charge = member(&ForkGroup::default(), 100);
+        charge.count(100);
+        assert_eq!(charge.lent_bytes(), 100);
         // It has 40 alone, and a third of 60.
-        space.count_part(&told(100, Part::of(60, 100, 3), 0), 3);
-        assert_eq!((space.count(100), space.lent_bytes()), (60, 20));
-        space.inherit(30);
-        assert_eq!((space.count(100), space.lent_bytes()), (90, 50));
-        space.inherit(30);
-        assert_eq!((space.count(100), space.lent_bytes()), (100, 60));
+        charge.count_part(&told(100, Part::of(60, 100, 3), 0), 3);
+        assert_eq!((charge.count(100), charge.lent_bytes()), (60, 20));
+        charge.inherit(30);
+        assert_eq!((charge.count(100), charge.lent_bytes()), (90, 50));
+        charge.inherit(30);
+        assert_eq!((charge.count(100), charge.lent_bytes()), (100, 60));
     }
 
     #[test]
     fn what_was_inherited_is_counted_once_when_all_have_told() {
         let group = ForkGroup::default();
         let [mut asked, mut newcomer, mut gone] = [(); 3].map(|()| member(&group, 100));
-        for space in [&mut asked, &mut newcomer, &mut gone] {
-            space.share_all(true);
-            space.count(100);
+        for charge in [&mut asked, &mut newcomer, &mut gone] {
+            charge.share_all(None, true);
+            charge.count(100);
         }
         // A fourth has ended, in whose count all was.
         newcomer.inherit(60);
         gone.inherit(40);
-        let counts = |spaces: [&mut AddressSpace; 3]| spaces.map(|space| space.count(100));
+        let counts = |charges: [&mut Charge; 3]| charges.map(|charge| charge.count(100));
         assert_eq!(counts([&mut asked, &mut newcomer, &mut gone]), [0, 60, 40]);
         // One of the three was asked, one has come since, and of one there is nothing left.
         asked.count_part(&told(100, Part::of(50, 100, 2), 0), 1);
@@ -373,7 +456,7 @@ mod tests {
         gone.give_back_inherited(100);
         gone.count_no_part();
         assert_eq!(counts([&mut asked, &mut newcomer, &mut gone]), [100, 0, 0]);
-        assert_eq!([asked, newcomer, gone].map(|space| space.lent_bytes()), [100, 0, 0]);
+        assert_eq!([asked, newcomer, gone].map(|charge| charge.lent_bytes()), [100, 0, 0]);
     }
 
     #[test]
@@ -383,8 +466,8 @@ mod tests {
         parent.count(100);
         // It has 70 alone, and half of 30; then it forks.
         let told = told(100, Part::of(85, 100, 2), 0);
-        parent.joins(&group, 100);
-        child.share_all(true);
+        parent.join(&group, 100);
+        child.share_all(None, true);
         parent.count_part(&told, 2);
         assert_eq!(parent.lent_bytes(), 85);
         // It ends before another survey: what the child alone has now is not given back.
@@ -396,16 +479,16 @@ mod tests {
 
     #[test]
     fn what_is_made_its_own_while_others_are_asked_is_in_its_count() {
-        let mut space = member(&ForkGroup::default(), 100 * PAGE);
-        space.share_all(true);
-        let made_own = space.made_own_bytes();
+        let mut charge = member(&ForkGroup::default(), 100 * PAGE);
+        charge.share_all(None, true);
+        let made_own = charge.made_own_bytes();
         // It has told that it has all in common with one other; then it writes to ten pages.
         let part = Part::of(50 * PAGE, 100 * PAGE, 2);
-        space.note_own(10);
-        space.count_part(&told(100 * PAGE, part, made_own), 2);
-        assert_eq!(space.count(100 * PAGE), 60 * PAGE);
+        charge.note_copies(10);
+        charge.count_part(&told(100 * PAGE, part, made_own), 2);
+        assert_eq!(charge.count(100 * PAGE), 60 * PAGE);
         // Of pages in nobody else's count it takes none more.
-        assert_eq!(space.count_itself(50), 10);
-        assert_eq!(space.count(100 * PAGE), 100 * PAGE);
+        assert_eq!(charge.count_itself(50), 10);
+        assert_eq!(charge.count(100 * PAGE), 100 * PAGE);
     }
 }

@@ -4,10 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::charge::PROTECTED_BYTES_MIN;
 use super::{AddressSpace, PAGE};
 use crate::program::procfs::Size;
-use crate::range_set::RangeSet;
 use crate::{SpaceHandle, lock};
 use uzswap_sys::process;
 
@@ -46,13 +44,11 @@ impl AddressSpace {
         self.copies.last = Some((Instant::now(), look));
     }
 
-    /// The process, if a count of its copies is due. Faults report copies of protected memory, and
-    /// a small process is assumed to make a certain number.
+    /// The process, if a count of its copies is due. Faults report copies of protected memory.
     fn due_for_copies(&mut self, now: Instant) -> Option<u32> {
-        let (pid, joined) = (self.pid?, self.joined?);
-        let is_small = joined.resident_bytes < PROTECTED_BYTES_MIN;
-        let is_protected = self.protects && self.registered != RangeSet::default();
-        if is_protected || is_small || self.shared.bytes == 0 {
+        let pid = self.process.pid()?;
+        let is_protected = self.protection.is_on() && self.registration.is_any();
+        if is_protected || !self.charge.may_copy() {
             self.copies = Copies::default();
             return None;
         }
@@ -69,7 +65,7 @@ pub(crate) fn count_copies(space: &SpaceHandle, size: Size, now: Instant) {
     let look = Look { minor_faults, anonymous: size.anonymous, others: size.others };
     let mut space = lock(space);
     if let Some((_, before)) = space.copies.last.replace((now, look)) {
-        space.count_itself(look.copies_since(&before) as usize);
+        space.charge.count_itself(look.copies_since(&before) as usize);
     }
 }
 

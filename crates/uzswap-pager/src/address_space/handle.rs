@@ -78,7 +78,7 @@ impl DerefMut for Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.released.slots = self.space.take_released();
+        self.released.slots = self.space.layout.take_released();
     }
 }
 

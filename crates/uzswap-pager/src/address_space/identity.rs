@@ -38,7 +38,8 @@ impl AddressSpace {
         self.identity.is_registered &= page == self.identity.page;
         self.identity.page = page;
         // The helper's own page, of what it knows of forks, is just below.
-        page.into_iter().for_each(|at| self.own.insert(at.saturating_sub(PAGE)..at + PAGE));
+        page.into_iter()
+            .for_each(|at| self.unevictable.add_library(at.saturating_sub(PAGE)..at + PAGE));
     }
 
     /// Registers the page, which comes before any other memory: a child of which something is

@@ -8,8 +8,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::changes::Changes;
 use super::fork_advice::ForkAdvice;
-use super::layout::{Change, Changes};
 use super::markers::runs_of;
 use super::resolve::{Evidence, Move, Resolved};
 use super::{AddressSpace, PAGE, PROTECT_MAX};
@@ -41,30 +41,6 @@ impl Uncertain {
 }
 
 impl AddressSpace {
-    /// The child has all evicted pages of its parent until its markers are read.
-    pub(crate) fn inherit_undecided(&mut self, of_parent: Uncertain) {
-        self.undecided = Some(of_parent);
-    }
-
-    /// Whether it is not known which memory of its parent it has.
-    pub(crate) fn is_undecided(&self) -> bool {
-        self.undecided.is_some()
-    }
-
-    /// Notes for a child that is not decided that its parent has changed mappings.
-    pub(crate) fn note_change_of_parent(&mut self, change: Change) {
-        if let Some(undecided) = &mut self.undecided {
-            undecided.changes.push(change);
-        }
-    }
-
-    /// Notes that its parent may report more, and that nobody waits for that.
-    pub(crate) fn note_pending_of_parent(&mut self) {
-        if let Some(undecided) = &mut self.undecided {
-            undecided.are_some_pending = true;
-        }
-    }
-
     /// Pages of a range that were evicted.
     pub(super) fn evicted_in(&self, range: &Range<u64>) -> impl Iterator<Item = u64> {
         let known = self.table.known(super::pages(range.clone()));
@@ -74,21 +50,22 @@ impl AddressSpace {
     /// Decides which memory the fork gave the child, unless an event of the child is pending.
     /// `candidates` are processes that may be the child.
     pub(crate) fn decide_inheritance(&mut self, candidates: &[u32]) {
-        let found = self.files.clone().or_else(|| self.find_process(candidates).map(Arc::new));
+        let found =
+            self.process.files().cloned().or_else(|| self.find_process(candidates).map(Arc::new));
         let markers = found.as_ref().and_then(|files| self.registered_and_marked(files));
         if self.uffd.is_changing() {
             return;
         }
-        let Some(of_parent) = self.undecided.take() else { return };
-        let own = std::mem::take(&mut self.changes);
+        let Some(of_parent) = self.layout.take_undecided() else { return };
+        let own = self.layout.take_changes();
         match markers {
             Some((registered, marked)) => {
                 self.decide_by(&of_parent, &own, &registered, &marked);
                 self.mark_late();
                 // Earlier, protection would have put markers on empty entries.
-                let files = std::mem::replace(&mut self.files, found);
+                let files = self.process.replace_files(found);
                 self.protect(PROTECT_MAX);
-                self.files = files;
+                self.process.replace_files(files);
             }
             None => self.decide_without_markers(&of_parent, &own),
         }
@@ -117,8 +94,8 @@ impl AddressSpace {
         gone.insert_all(&of_parent.changes.dropped());
         gone.insert_all(&own.dropped());
         // Markers of memory that the parent was dropping may be there.
-        gone.insert_all(&self.removing);
-        pages.insert_all(&self.removing);
+        gone.insert_all(self.layout.removing());
+        pages.insert_all(self.layout.removing());
         let moves: Vec<Move> = of_parent.changes.moves(true).chain(own.moves(false)).collect();
         let late = self.late_markers();
         let unmaps: Vec<_> = of_parent.changes.unmaps().chain(own.unmaps()).collect();
@@ -130,7 +107,7 @@ impl AddressSpace {
             unmaps: &unmaps,
             gone: &gone,
             registered: Some(registered),
-            registered_since: &self.registered_since,
+            registered_since: self.layout.registered_since(),
         }
         .resolve();
         // Memory that another thread of the parent kept from the child.
@@ -141,8 +118,9 @@ impl AddressSpace {
         }
         let mut touched = of_parent.changes.touched();
         touched.insert_all(&own.touched());
-        let still = self.registered.without(&self.registered.without(registered));
-        self.registered = still.without(&touched);
+        let before = self.registration.ranges();
+        let still = before.without(&before.without(registered)).without(&touched);
+        self.registration.replace(still);
         self.place(evicted, &resolved, &own.dropped_unmoved());
     }
 
@@ -152,13 +130,13 @@ impl AddressSpace {
         doubtful.insert_all(&of_parent.changes.touched());
         doubtful.insert_all(&own.touched());
         if of_parent.answers.is_empty() || of_parent.are_some_pending {
-            doubtful = self.registered.clone();
+            doubtful = self.registration.ranges().clone();
         }
         let mut unknown = RangeSet::new();
         for part in doubtful.iter() {
             unknown.insert_all(&runs_of(self.evicted_in(&part)));
             self.forget(part.clone());
-            self.registered.remove(part);
+            self.registration.remove(part);
         }
         let resolved = Resolved { unknown, ..Resolved::default() };
         self.place(Vec::new(), &resolved, &RangeSet::new());
@@ -181,11 +159,10 @@ impl AddressSpace {
             return; // these pages may be at other addresses
         }
         loop {
-            let next = self.poison_later.iter().next();
-            let Some(mut part) = next else { return };
+            let Some(mut part) = self.layout.next_to_poison() else { return };
             let done = loop {
                 let bytes = part.end - part.start;
-                self.expect_unmarked(&part);
+                self.commands.expect_unmarked(&part);
                 match self.uffd.poison(part.clone(), false) {
                     Err(stopped) if stopped.done > 0 => break stopped.done,
                     Err(stopped) if stopped.errno == libc::EAGAIN => return,
@@ -201,13 +178,8 @@ impl AddressSpace {
                     Ok(()) | Err(_) => break bytes,
                 }
             };
-            self.poison_later.remove(part.start..part.start + done);
+            self.layout.note_poisoned(part.start..part.start + done);
         }
-    }
-
-    /// Whether the page of an address waits to be poisoned.
-    pub(crate) fn awaits_poison(&self, address: u64) -> bool {
-        self.poison_later.contains(address)
     }
 
     /// The process among the candidates that shows the secret of this space.

@@ -17,6 +17,8 @@ mod model;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::changes::{Change, Changes};
+use super::inheritance::Uncertain;
 use super::markers::runs_of;
 use super::resolve::{Evidence, Move, Resolved, reachable};
 use super::{AddressSpace, PAGE, pages};
@@ -59,121 +61,128 @@ impl Kernel for KernelOf {
     }
 }
 
-/// A change of mappings, as an event reports it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// munmap(2), or a mapping over others. A limit or a sealed page may have prevented it.
-    Unmapped(Range<u64>),
-    /// madvise(2): the pages go now or in a moment (P4).
-    Dropped(Range<u64>),
-    /// mremap(2), to an address.
-    Moved(Range<u64>, u64),
+/// Changes of mappings that the table does not follow yet, and the evicted pages in doubt.
+#[derive(Debug, Default)]
+pub(crate) struct Layout {
+    /// Changes whose events were read while others were pending.
+    changes: Changes,
+    /// Memory that was registered since changes are pending.
+    registered_since: RangeSet,
+    /// Of a child whose markers the supervisor has not read yet.
+    undecided: Option<Uncertain>,
+    /// Ranges that the program has reported to drop, and may not have dropped yet (P4).
+    removing: RangeSet,
+    /// Evicted pages with unknown content that the kernel has not poisoned yet.
+    poison_later: RangeSet,
+    /// Slots of forgotten pages, until the space is unlocked.
+    released: Vec<u32>,
 }
 
-impl Change {
-    fn as_move(&self) -> Option<(&Range<u64>, u64)> {
-        match self {
-            Change::Moved(from, to) => Some((from, *to)),
-            Change::Unmapped(_) | Change::Dropped(_) => None,
+impl Layout {
+    pub(super) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    pub(super) fn take_changes(&mut self) -> Changes {
+        std::mem::take(&mut self.changes)
+    }
+
+    pub(super) fn registered_since(&self) -> &RangeSet {
+        &self.registered_since
+    }
+
+    /// Notes memory that was registered while mappings change: it may be newer than the changes.
+    pub(super) fn note_registered_since(&mut self, registered: &[Range<u64>]) {
+        registered.iter().for_each(|part| self.registered_since.insert(part.clone()));
+    }
+
+    /// Ranges that the program has reported to drop, and may not have dropped yet (P4).
+    pub(super) fn removing(&self) -> &RangeSet {
+        &self.removing
+    }
+
+    /// Notes that the program may drop a range in a moment.
+    pub(super) fn note_removing(&mut self, range: Range<u64>) {
+        self.removing.insert(range);
+    }
+
+    /// Notes a missing page: the program has dropped it.
+    pub(super) fn note_missing(&mut self, page: u64) {
+        self.removing.remove(page * PAGE..(page + 1) * PAGE);
+    }
+
+    /// A child has the pending drops and registrations of its parent.
+    pub(super) fn inherit(&mut self, parent: &Layout) {
+        self.removing = parent.removing.clone();
+        self.registered_since = parent.registered_since.clone();
+    }
+
+    /// The child has all evicted pages of its parent until its markers are read.
+    pub(crate) fn inherit_undecided(&mut self, of_parent: Uncertain) {
+        self.undecided = Some(of_parent);
+    }
+
+    /// Whether it is not known which memory of its parent it has.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.undecided.is_some()
+    }
+
+    pub(super) fn take_undecided(&mut self) -> Option<Uncertain> {
+        self.undecided.take()
+    }
+
+    /// Notes for a child that is not decided that its parent has changed mappings.
+    pub(crate) fn note_change_of_parent(&mut self, change: Change) {
+        if let Some(undecided) = &mut self.undecided {
+            undecided.changes.push(change);
         }
     }
 
-    /// Addresses that mean something else after it.
-    pub(super) fn touched(&self) -> [Range<u64>; 2] {
-        match self {
-            Change::Unmapped(range) | Change::Dropped(range) => [range.clone(), 0..0],
-            Change::Moved(from, to) => [from.clone(), *to..to + (from.end - from.start)],
+    /// Notes that its parent may report more, and that nobody waits for that.
+    pub(crate) fn note_pending_of_parent(&mut self) {
+        if let Some(undecided) = &mut self.undecided {
+            undecided.are_some_pending = true;
         }
     }
-}
 
-/// Changes in the order in which they were read.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Changes(Vec<Change>);
-
-impl Changes {
-    pub(super) fn push(&mut self, change: Change) {
-        self.0.push(change);
+    /// Whether the table is that of the present mappings, as far as events were read.
+    pub(super) fn is_settled(&self) -> bool {
+        self.changes.is_empty() && !self.is_undecided()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Whether a change of a range was read and is not applied.
+    pub(super) fn has_changed(&self, range: &Range<u64>) -> bool {
+        self.changes.touch(range)
     }
 
-    pub(super) fn touched(&self) -> RangeSet {
-        self.touched_by(|_| true)
+    /// Whether the page of an address waits to be poisoned.
+    pub(crate) fn awaits_poison(&self, address: u64) -> bool {
+        self.poison_later.contains(address)
     }
 
-    pub(super) fn moves(&self, is_optional: bool) -> impl Iterator<Item = Move> {
-        let moves = self.0.iter().filter_map(Change::as_move);
-        moves.map(move |(from, to)| Move { from: from.clone(), to, is_optional })
+    /// A range to poison.
+    pub(super) fn next_to_poison(&self) -> Option<Range<u64>> {
+        self.poison_later.iter().next()
     }
 
-    pub(super) fn unmaps(&self) -> impl Iterator<Item = Range<u64>> {
-        self.0.iter().filter_map(|change| match change {
-            Change::Unmapped(range) => Some(range.clone()),
-            Change::Dropped(_) | Change::Moved(..) => None,
-        })
+    pub(super) fn note_poisoned(&mut self, range: Range<u64>) {
+        self.poison_later.remove(range);
     }
 
-    pub(super) fn dropped(&self) -> RangeSet {
-        self.touched_by(|change| matches!(change, Change::Dropped(_)))
+    #[cfg(debug_assertions)]
+    pub(super) fn released(&self) -> &[u32] {
+        &self.released
     }
 
-    /// Memory that the program drops where it is: nothing has moved there, or from there.
-    pub(super) fn dropped_unmoved(&self) -> RangeSet {
-        self.dropped().without(&self.touched_by(|change| change.as_move().is_some()))
-    }
-
-    /// Addresses whose mappings changed.
-    fn remapped(&self) -> RangeSet {
-        self.touched_by(|change| !matches!(change, Change::Dropped(_)))
-    }
-
-    fn touched_by(&self, is_one: impl Fn(&Change) -> bool) -> RangeSet {
-        let mut touched = RangeSet::new();
-        let all = self.0.iter().filter(|change| is_one(change));
-        all.flat_map(Change::touched).for_each(|range| touched.insert(range));
-        touched
-    }
-
-    fn touch(&self, range: &Range<u64>) -> bool {
-        let overlaps = |it: Range<u64>| it.start < range.end && range.start < it.end;
-        self.0.iter().flat_map(Change::touched).any(overlaps)
-    }
-
-    /// Where a page is after these in their order; `None` if it is gone.
-    fn follow(&self, page: u64) -> Option<u64> {
-        let followed = self.0.iter().try_fold(page * PAGE, |at, change| match change {
-            Change::Moved(from, to) if from.contains(&at) => Some(at - from.start + to),
-            Change::Moved(..) if change.touched()[1].contains(&at) => None,
-            Change::Unmapped(range) | Change::Dropped(range) if range.contains(&at) => None,
-            _ => Some(at),
-        });
-        followed.map(|at| at / PAGE)
-    }
-
-    /// Moves whose addresses no other change touches, but for the second event of a move that
-    /// leaves no mapping behind.
-    fn sole_moves(&self) -> impl Iterator<Item = (&Range<u64>, Range<u64>)> {
-        let is_apart = |one: &Change, other: &Change| {
-            let overlaps = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
-            !one.touched().iter().any(|a| other.touched().iter().any(|b| overlaps(a, b)))
-        };
-        self.0.iter().enumerate().filter_map(move |(number, change)| {
-            let (from, _) = change.as_move()?;
-            let mut others = self.0.iter().enumerate().filter(|(other, _)| *other != number);
-            let [_, into] = change.touched();
-            let is_second = |other: &Change| *other == Change::Unmapped(from.clone());
-            let is_sole = others.all(|(_, it)| is_apart(change, it) || is_second(it));
-            is_sole.then_some((from, into))
-        })
+    /// Takes the slots of forgotten pages.
+    pub(crate) fn take_released(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.released)
     }
 }
 
 impl AddressSpace {
     fn kernel(&self) -> KernelOf {
-        KernelOf { files: self.files.clone(), uffd: Arc::clone(&self.uffd) }
+        KernelOf { files: self.process.files().cloned(), uffd: Arc::clone(&self.uffd) }
     }
 
     /// Forgets a range of pages, and releases the slots that they named.
@@ -188,63 +197,47 @@ impl AddressSpace {
     /// Releases the slot, or the page of staging, of a page that is forgotten.
     fn release(&mut self, place: Place) {
         match place {
-            Place::Stored(slot) => self.released.push(slot),
-            Place::Staged(staged) => drop(self.staging.owners.take(staged)),
+            Place::Stored(slot) => self.layout.released.push(slot),
+            Place::Staged(staged) => drop(self.staging.take_owner(staged)),
             Place::Program => {}
         }
-    }
-
-    /// Takes the slots of forgotten pages.
-    pub(crate) fn take_released(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.released)
     }
 
     /// Forgets all pages.
     pub(crate) fn forget_all(&mut self) {
         self.forget(0..u64::MAX - PAGE);
-        self.changes = Changes::default();
+        self.layout.changes = Changes::default();
     }
 
     /// Notes a change, whose event was read.
     pub(crate) fn changed(&mut self, change: Change) {
-        if let Some(changed) = &mut self.looks.changed {
-            change.touched().into_iter().for_each(|range| changed.insert(range));
-        }
-        self.changes.push(change);
-    }
-
-    /// Whether the table is that of the present mappings, as far as events were read.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.changes.is_empty() && !self.is_undecided()
-    }
-
-    /// Whether a change of a range was read and is not applied.
-    pub(super) fn has_changed(&self, range: &Range<u64>) -> bool {
-        self.changes.touch(range)
+        let touched = change.touched().into_iter();
+        touched.for_each(|range| self.registration.scans().note_changed(range));
+        self.layout.changes.push(change);
     }
 
     /// Applies the changes to the table, if no event is pending; `false` if one is.
     pub(crate) fn settle(&mut self) -> bool {
-        if self.changes.is_empty() && !self.has_late_markers() {
-            return !self.is_undecided();
+        if self.layout.changes.is_empty() && !self.has_late_markers() {
+            return !self.layout.is_undecided();
         }
         self.settle_with(&self.kernel())
     }
 
     fn settle_with(&mut self, kernel: &impl Kernel) -> bool {
-        if self.is_undecided() || kernel.is_changing() {
+        if self.layout.is_undecided() || kernel.is_changing() {
             return false;
         }
-        if !self.changes.is_empty() {
-            let changes = self.changes.clone();
+        if !self.layout.changes.is_empty() {
+            let changes = self.layout.changes.clone();
             let resolved = self.resolve(kernel, &changes);
             // An event that came meanwhile may explain the markers.
             if kernel.is_changing() {
                 return false;
             }
-            self.changes = Changes::default();
+            self.layout.changes = Changes::default();
             self.apply(&changes, &resolved);
-            self.registered_since = RangeSet::new();
+            self.layout.registered_since = RangeSet::new();
         }
         self.mark_late();
         true
@@ -253,10 +246,13 @@ impl AddressSpace {
     /// Applies the changes before those of the one thread of a process that waits in fork(2): no
     /// other thread has a change that is not reported.
     pub(super) fn settle_at_fork(&mut self) {
-        if self.is_undecided() || self.files.is_none() || self.has_threads() {
+        if self.layout.is_undecided()
+            || self.process.files().is_none()
+            || self.process.has_threads()
+        {
             return;
         }
-        let changes = std::mem::take(&mut self.changes);
+        let changes = std::mem::take(&mut self.layout.changes);
         let resolved = self.resolve(&self.kernel(), &changes);
         self.apply(&changes, &resolved);
     }
@@ -268,7 +264,7 @@ impl AddressSpace {
         for range in touched.iter() {
             evicted.insert_all(&runs_of(self.evicted_in(&range)));
         }
-        let drops_some = touched.iter().any(|range| self.removing.has_some_of(&range));
+        let drops_some = touched.iter().any(|range| self.layout.removing.has_some_of(&range));
         if evicted == RangeSet::new() && !drops_some {
             return Resolved::default();
         }
@@ -279,7 +275,7 @@ impl AddressSpace {
         }
         let mut gone = changes.dropped();
         // Markers of memory that the program drops may be there still.
-        touched.iter().flat_map(|it| self.removing.within(it)).for_each(|it| {
+        touched.iter().flat_map(|it| self.layout.removing.within(it)).for_each(|it| {
             gone.insert(it.clone());
             evicted.insert(it);
         });
@@ -291,7 +287,7 @@ impl AddressSpace {
             unmaps: &changes.unmaps().collect::<Vec<_>>(),
             gone: &gone,
             registered: None,
-            registered_since: &self.registered_since,
+            registered_since: &self.layout.registered_since,
         };
         let resolved = evidence.resolve();
         if resolved.unknown == RangeSet::new() {
@@ -316,17 +312,21 @@ impl AddressSpace {
                 self.table.set(page, entry);
             }
         }
-        let dropping: Vec<_> = touched.iter().flat_map(|it| self.removing.within(it)).collect();
+        let dropping: Vec<_> =
+            touched.iter().flat_map(|it| self.layout.removing.within(it)).collect();
         self.change_ranges(changes);
         for piece in &resolved.kept {
             let before = dropping.iter().filter_map(|range| piece.now_of(range));
-            before.for_each(|range| self.removing.insert(range));
+            before.for_each(|range| self.layout.removing.insert(range));
         }
-        let poisoned: Vec<_> = touched.iter().flat_map(|it| self.poison_later.within(it)).collect();
+        let poisoned: Vec<_> =
+            touched.iter().flat_map(|it| self.layout.poison_later.within(it)).collect();
         let moves: Vec<Move> = changes.moves(false).collect();
-        poisoned.into_iter().for_each(|it| self.poison_later.insert_all(&reachable(&moves, it)));
+        poisoned
+            .into_iter()
+            .for_each(|it| self.layout.poison_later.insert_all(&reachable(&moves, it)));
         self.place(evicted, resolved, &changes.dropped_unmoved());
-        changes.dropped().iter().for_each(|range| self.removing.insert(range));
+        changes.dropped().iter().for_each(|range| self.layout.removing.insert(range));
     }
 
     /// Changes the sets of ranges. Registration is never overestimated: the registrar finds what is
@@ -335,24 +335,21 @@ impl AddressSpace {
         let mut moved = Vec::new();
         for (from, into) in changes.sole_moves() {
             let at = |address| address - from.start + into.start;
-            let parts = self.registered.within(from.clone());
+            let parts = self.registration.ranges().within(from.clone());
             moved.extend(parts.map(|part| at(part.start)..at(part.end)));
         }
         let mut lost = 0;
         for range in changes.remapped().iter() {
-            lost +=
-                self.registered.within(range.clone()).map(|it| count(&pages(it))).sum::<usize>();
-            self.registered.remove(range.clone());
-            self.left.remove(range.clone());
-            // The unmap may have failed, and the helper must never wait for memory of the library.
-            self.own.within(range.clone()).for_each(|part| self.left.insert(part));
-            self.to_protect.remove(range.clone());
-            self.removing.remove(range.clone());
-            self.words.remove(range);
+            let registered = self.registration.ranges().within(range.clone());
+            lost += registered.map(|it| count(&pages(it))).sum::<usize>();
+            self.registration.remove(range.clone());
+            self.protection.forget(range.clone());
+            self.layout.removing.remove(range.clone());
+            self.unevictable.forget(range);
         }
         let kept: usize = moved.iter().map(|part| count(&pages(part.clone()))).sum();
-        moved.into_iter().for_each(|part| self.registered.insert(part));
-        self.looks.unmapped(lost - kept.min(lost));
+        moved.into_iter().for_each(|part| self.registration.insert(part));
+        self.registration.scans().unmapped(lost - kept.min(lost));
     }
 
     /// Puts evicted pages where they are now, and forgets pages that are gone.
@@ -378,10 +375,10 @@ impl AddressSpace {
             match (now.filter(|_| !is_dropped), entry.place) {
                 (Some(now), place) => {
                     if let Place::Staged(staged) = place {
-                        self.staging.owners.set(staged, now / PAGE);
+                        self.staging.set_owner(staged, now / PAGE);
                     }
                     self.table.set(now / PAGE, entry);
-                    self.registered.insert(now..now + PAGE);
+                    self.registration.insert(now..now + PAGE);
                 }
                 (None, place) => self.release(place),
             }
@@ -392,12 +389,12 @@ impl AddressSpace {
             unknown.insert_all(&resolved.unexplained);
         }
         if unknown != RangeSet::new() {
-            self.poison_later.insert_all(&unknown);
+            self.layout.poison_later.insert_all(&unknown);
             let unknown: usize = unknown.iter().map(|part| count(&pages(part))).sum();
             log(&format!(
                 "process {} changed mappings in several threads at once: which of its evicted \
                  pages are where is not known for {unknown} pages; it gets SIGBUS or EFAULT there",
-                self.root().unwrap_or(0)
+                self.process.root().unwrap_or(0)
             ));
         }
     }
@@ -407,7 +404,7 @@ impl AddressSpace {
     /// So the server leaves that page to the kernel; not pages elsewhere, and none while the
     /// helper works. Returns whether the page is such growth.
     pub(crate) fn leave_growth_to_kernel(&mut self, address: u64, waits: u32) -> bool {
-        let growth = self.search_thread_told(waits).and_then(growth_under_way);
+        let growth = self.process.search_reported_thread(waits).and_then(growth_under_way);
         if let Some(growth) = growth {
             self.leave_to_kernel(address..address.saturating_add(growth));
         }
@@ -415,7 +412,7 @@ impl AddressSpace {
     }
 
     fn leave_to_kernel(&mut self, range: Range<u64>) {
-        let Ok([locked]) = self.mappings_with(["lo"]) else { return };
+        let Ok([locked]) = self.process.mappings_with(["lo"]) else { return };
         if !self.hold_commands() {
             return;
         }
@@ -427,13 +424,11 @@ impl AddressSpace {
         }
         for part in unknown.iter() {
             let _ = self.uffd.unregister(part.clone());
-            if let Some(changed) = &mut self.looks.changed {
-                changed.insert(part.clone());
-            }
-            self.registered.remove(part.clone());
-            self.to_protect.remove(part.clone());
-            self.take_back(part);
+            self.registration.scans().note_changed(part.clone());
+            self.registration.remove(part.clone());
+            self.protection.forget(part.clone());
+            self.commands.take_back(part);
         }
-        self.let_commands(true);
+        self.commands.let_go(true);
     }
 }

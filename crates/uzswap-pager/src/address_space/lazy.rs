@@ -18,22 +18,36 @@ use crate::program::procfs::ProcessFiles;
 use crate::range_set::RangeSet;
 use uzswap_preload::protocol::{RUNS_MAX, work};
 
-/// The pause between two looks at a process, and so many times the time that a look takes.
+/// The pause between two scans of a process, and so many times the time that a scan takes.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_TIMES: u32 = 50;
 
-/// When to look for lazily freed pages.
+/// When to scan for lazily freed pages.
 #[derive(Debug)]
-pub(super) struct LazyLooks {
+pub(super) struct LazyScans {
     next: Instant,
-    /// Registered ranges at the last look. Later frees there are not lazy: the library gives the
+    /// Registered ranges at the last scan. Later frees there are not lazy: the library gives the
     /// pages back at once.
     registered: RangeSet,
 }
 
-impl LazyLooks {
-    pub(super) fn new(now: Instant) -> LazyLooks {
-        LazyLooks { next: now, registered: RangeSet::new() }
+impl LazyScans {
+    pub(super) fn new(now: Instant) -> LazyScans {
+        LazyScans { next: now, registered: RangeSet::new() }
+    }
+
+    /// Begins a scan, if a pause has passed and memory was registered since; whether it did.
+    pub(super) fn begin(&mut self, registered: &RangeSet, now: Instant) -> bool {
+        let is_due = now >= self.next && self.registered != *registered;
+        if is_due {
+            self.registered = registered.clone();
+        }
+        is_due
+    }
+
+    /// Ends a scan that began `since`.
+    pub(super) fn end(&mut self, since: Instant) {
+        self.next = Instant::now() + PAUSE_MIN.max(since.elapsed() * PAUSE_TIMES);
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -42,24 +56,22 @@ impl LazyLooks {
 }
 
 impl AddressSpace {
-    /// Where to look for lazily freed pages, if there may be any by now.
-    pub(crate) fn start_lazy_look(&mut self, now: Instant) -> Option<Arc<ProcessFiles>> {
-        let LazyLooks { next, registered } = &self.lazy_looks;
-        if now < *next || *registered == self.registered {
-            return None;
-        }
-        let (Some(_), None) = (self.helper(), &self.command) else { return None };
-        self.lazy_looks.registered = self.registered.clone();
-        self.files().filter(|_| !has_swap())
+    /// Where to scan for lazily freed pages, if there may be any by now.
+    pub(crate) fn start_lazy_scan(&mut self, now: Instant) -> Option<Arc<ProcessFiles>> {
+        self.commands.free_helper()?;
+        let is_due = self.registration.begin_lazy_scan(now);
+        self.process.files().cloned().filter(|_| is_due && !has_swap())
     }
 
-    /// A look that began `since` found so many bytes in mappings: tells the helper to have the
+    /// A scan that began `since` found so many bytes in mappings: tells the helper to have the
     /// kernel drop them. `false` where there is nothing of it.
     pub(crate) fn give_drop_freed(&mut self, found: &[(Range<u64>, u64)], since: Instant) -> bool {
-        self.lazy_looks.next = Instant::now() + PAUSE_MIN.max(since.elapsed() * PAUSE_TIMES);
-        let (Some(helper), None) = (self.helper(), &self.command) else { return false };
+        self.registration.end_lazy_scan(since);
+        let Some(helper) = self.commands.free_helper() else { return false };
         let mut runs = Vec::new();
-        for part in found.iter().flat_map(|(range, _)| self.registered.within(range.clone())) {
+        for part in
+            found.iter().flat_map(|(range, _)| self.registration.ranges().within(range.clone()))
+        {
             let count = ((part.end - part.start) / PAGE) as usize;
             runs.push(MoveRun { count, ..MoveRun::new(part.start / PAGE, 0) });
         }
@@ -99,8 +111,8 @@ mod tests {
         let connection = Polled::add(&epolls, connection, epoll::EventData::new_u64(1)).unwrap();
         let helper = Helper::new(connection, SharedControl::new().unwrap().0, 1 << 30);
         let mut space = AddressSpace::of_nothing();
-        space.helper = Some(Arc::new(helper));
-        space.registered.insert(0..20 * PAGE);
+        space.commands.meet(helper);
+        space.registration.insert(0..20 * PAGE);
         for page in [3, 15] {
             space.table.set(page, Entry { returned: true, ..UNKNOWN });
         }

@@ -53,7 +53,7 @@ impl AddressSpace {
     pub(super) fn mark(&mut self, range: Range<u64>) {
         #[cfg(test)]
         self.markers.marked.insert(range.clone());
-        if self.has_changed(&range) {
+        if self.layout.has_changed(&range) {
             return self.mark_later(range); // the kernel has other memory there
         }
         // Other errors: the memory is gone.
@@ -93,14 +93,13 @@ impl AddressSpace {
     pub(crate) fn inherit_markers(&mut self, parent: &AddressSpace) {
         self.markers.to_mark = parent.markers.to_mark.clone();
         self.markers.loose = parent.markers.loose;
-        self.removing = parent.removing.clone();
-        self.registered_since = parent.registered_since.clone();
+        self.layout.inherit(&parent.layout);
     }
 
     /// Write-protects the pages of a range. Without the files of the process, empty entries get
     /// markers, too.
     pub(super) fn protect_pages(&mut self, range: Range<u64>) -> io::Result<()> {
-        let Some(Ok(populated)) = self.files.as_ref().map(|it| it.populated_in(range.clone()))
+        let Some(Ok(populated)) = self.process.files().map(|it| it.populated_in(range.clone()))
         else {
             self.markers.loose = true;
             return self.uffd.write_protect(range);
@@ -111,23 +110,15 @@ impl AddressSpace {
     /// Ends the write protection of a range of pages in the program. The helper may have moved and
     /// marked some of them by now.
     pub(super) fn unprotect(&mut self, range: Range<u64>, wake: bool) -> io::Result<()> {
-        self.expect_unmarked(&range);
+        self.commands.expect_unmarked(&range);
         self.uffd.write_unprotect(range, wake)
-    }
-
-    /// Notes that the markers of a range are removed.
-    pub(super) fn expect_unmarked(&mut self, range: &Range<u64>) {
-        for run in self.command.iter_mut().flat_map(|command| &mut command.runs) {
-            let of_run = run.addresses();
-            run.is_unmarked |= of_run.start < range.end && range.start < of_run.end;
-        }
     }
 
     /// Ends the write protection of all pages, and leaves the markers of evicted ones. Pages stay
     /// protected while mappings change: the table does not tell then where evicted pages are.
     pub(super) fn unprotect_all_pages(&mut self) {
         let mut are_all = self.settle();
-        let registered = if are_all { self.registered.clone() } else { RangeSet::new() };
+        let registered = if are_all { self.registration.ranges().clone() } else { RangeSet::new() };
         for part in registered.iter() {
             let mut start = part.start;
             let evicted: Vec<u64> = self.evicted_in(&part).map(|page| page * PAGE).collect();
@@ -154,7 +145,7 @@ impl AddressSpace {
     /// Whether a marker is that of an evicted page for certain. A page in swap looks the same while
     /// it is write-protected.
     pub(super) fn are_markers_strict(&self) -> bool {
-        !self.markers.loose && !self.protects
+        !self.markers.loose && !self.protection.is_on()
     }
 
     /// Panics if M1 or M2 does not hold, once in a number of calls: the kernel walks all pages for
@@ -166,25 +157,25 @@ impl AddressSpace {
         if self.markers.calls.is_multiple_of(TIMES)
             && let Some(wrong) = self.audit_markers()
         {
-            panic!("{wrong}, of process {:?}", self.pid);
+            panic!("{wrong}, of process {:?}", self.process.pid());
         }
     }
 
     /// The first page for which M1 or M2 does not hold; `None` if an event is pending.
     #[cfg(debug_assertions)]
     fn audit_markers(&self) -> Option<String> {
-        let files = self.files.as_ref()?;
-        if self.markers.loose || !self.is_settled() || self.uffd.is_changing() {
+        let files = self.process.files()?;
+        if self.markers.loose || !self.layout.is_settled() || self.uffd.is_changing() {
             return None;
         }
         let mut wrong = None;
-        for part in self.registered.iter() {
+        for part in self.registration.ranges().iter() {
             let marked = files.marked_in(part.clone()).ok()?;
             let evicted = runs_of(self.evicted_in(&part));
             let unmarked = evicted.without(&marked).without(&self.markers.to_mark);
-            let unmarked = unmarked.without(&self.removing);
+            let unmarked = unmarked.without(self.layout.removing());
             let unknown = match self.are_markers_strict() {
-                true => marked.without(&evicted).without(&self.removing),
+                true => marked.without(&evicted).without(self.layout.removing()),
                 false => RangeSet::new(),
             };
             let first = unmarked.iter().next().map(|it| ("M1", it.start, "has no marker"));
@@ -204,7 +195,7 @@ impl AddressSpace {
         let is_settled = self.settle(); // before: this moves pages to other addresses
         let mut fresh = RangeSet::new();
         for staged in staged {
-            let Some(owner) = self.staging.owners.take(staged) else { continue };
+            let Some(owner) = self.staging.take_owner(staged) else { continue };
             if self.table.get(owner).place == Place::Staged(staged) {
                 self.table.set(owner, UNKNOWN);
                 fresh.insert(owner * PAGE..(owner + 1) * PAGE);
@@ -214,7 +205,7 @@ impl AddressSpace {
             // While mappings change, the markers stay. They tell as little as those of memory that
             // the program drops.
             if !is_settled || self.uffd.write_unprotect(run.clone(), false).is_err() {
-                self.removing.insert(run);
+                self.layout.note_removing(run);
             }
         }
     }
@@ -235,7 +226,7 @@ pub(super) fn runs_of(all: impl Iterator<Item = u64>) -> RangeSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address_space::layout::Change;
+    use crate::address_space::changes::Change;
     use crate::page_table::Entry;
 
     const FROM: u64 = 1 << 30;
@@ -244,9 +235,9 @@ mod tests {
     /// With a page whose move was read, and is not applied.
     fn space_that_changes() -> AddressSpace {
         let mut space = AddressSpace::of_nothing();
-        space.registered.insert(FROM..FROM + PAGE);
+        space.registration.insert(FROM..FROM + PAGE);
         space.table.set(FROM / PAGE, Entry { place: Place::Staged(0), ..UNKNOWN });
-        space.staging.owners.set(0, FROM / PAGE);
+        space.staging.set_owner(0, FROM / PAGE);
         space.changed(Change::Moved(FROM..FROM + PAGE, TO));
         space
     }
@@ -265,11 +256,11 @@ mod tests {
     fn markers_are_removed_where_changes_have_moved_them() {
         let mut space = space_that_changes();
         space.drop_untouched(vec![0]);
-        assert_eq!([FROM, TO].map(|at| space.removing.contains(at)), [false, true]);
+        assert_eq!([FROM, TO].map(|at| space.layout.removing().contains(at)), [false, true]);
         // Not before: the table tells where evicted pages are.
         let mut space = space_that_changes();
-        space.protects = true;
+        space.protect_rest(&RangeSet::new());
         space.end_sharing();
-        assert!(space.is_settled());
+        assert!(space.layout.is_settled());
     }
 }

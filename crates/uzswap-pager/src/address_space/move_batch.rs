@@ -34,11 +34,11 @@ impl AddressSpace {
     /// the lock, and then calls [`AddressSpace::dropped`].
     pub(crate) fn give_move(&mut self, most: usize, alone: bool) -> io::Result<bool> {
         self.settle();
-        let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
-        let mut batch = (most > 0 && self.may_move()).then(|| self.staging.empty.pop()).flatten();
+        let Some(helper) = self.commands.free_helper() else { return Ok(false) };
+        let mut batch = (most > 0 && self.may_move()).then(|| self.staging.take_empty()).flatten();
         let runs = batch.map_or(Ok(Vec::new()), |batch| self.next_pages(batch, most, alone));
         if runs.as_ref().map_or(true, Vec::is_empty) {
-            self.staging.empty.extend(batch.take());
+            batch.take().into_iter().for_each(|batch| self.staging.put_empty(batch));
         }
         let runs = runs?;
         Ok(self.give(&helper, work::MOVE, batch.map(|batch| (batch, READ_WRITE)), runs))
@@ -62,8 +62,8 @@ impl AddressSpace {
         if wanted.is_empty() || !self.may_move() {
             return false;
         }
-        let (Some(helper), None) = (self.helper(), &self.command) else { return false };
-        let Some(batch) = self.staging.empty.pop() else { return false };
+        let Some(helper) = self.commands.free_helper() else { return false };
+        let Some(batch) = self.staging.take_empty() else { return false };
         let first = batch * BATCH_PAGES;
         let mut runs: Vec<MoveRun> = Vec::new();
         let pages = wanted.iter().flat_map(|&(page, count)| page..page + count as u64);
@@ -75,10 +75,10 @@ impl AddressSpace {
             }
         }
         if runs.is_empty() {
-            self.staging.empty.push(batch);
+            self.staging.put_empty(batch);
             return self.give(&helper, work::MOVE, None, runs);
         }
-        if self.protects {
+        if self.protection.is_on() {
             // The helper is not to wait for room.
             for run in &runs {
                 let _ = self.uffd.write_unprotect(run.addresses(), true);
@@ -91,14 +91,14 @@ impl AddressSpace {
     fn is_here(&self, page: u64) -> bool {
         let address = page * PAGE;
         self.table.get(page).place == Place::Program
-            && !self.removing.contains(address)
-            && !self.words.contains(address)
-            && self.registered.has_some_of(&(address..address + PAGE))
+            && !self.layout.removing().contains(address)
+            && !self.unevictable.has_words_at(address)
+            && self.registration.ranges().has_some_of(&(address..address + PAGE))
     }
 
     /// Likewise, and it was not found to stay.
     pub(super) fn may_leave(&self, page: u64) -> bool {
-        self.is_here(page) && !self.left.contains(page * PAGE)
+        self.is_here(page) && !self.unevictable.ranges().contains(page * PAGE)
     }
 
     /// Gives a command that fills a batch, which then has these rights.
@@ -109,47 +109,38 @@ impl AddressSpace {
         filled: Option<(usize, Rights)>,
         runs: Vec<MoveRun>,
     ) -> bool {
-        let drops = self.staging.spent.take();
+        let drops = self.staging.take_drained();
         if runs.is_empty() && drops.is_none() {
             return false;
         }
-        self.commands = self.commands.wrapping_add(1);
-        let others =
-            |&(batch, rights): &(usize, Rights)| self.staging.rights[batch] != Some(rights);
+        let others = |&(batch, rights): &(usize, Rights)| !self.staging.has_rights(batch, rights);
         let anew = filled.filter(others).map(|(_, rights)| rights);
         let batch = filled.map(|(batch, _)| batch);
-        let command = Command { number: self.commands, work, anew, batch, runs, drops };
-        helper.give(&command);
-        self.command = Some(command);
+        self.commands.give(helper, Command { number: 0, work, anew, batch, runs, drops });
         true
     }
 
     /// Whether pages may leave now.
     pub(super) fn may_move(&self) -> bool {
-        self.knows_words && !self.is_about_to_fork() && self.is_settled()
+        self.unevictable.knows_words() && !self.is_about_to_fork() && self.layout.is_settled()
     }
 
     /// The helper has said that it is done: what came of it, and pages of a batch that is empty
     /// now.
     pub(crate) fn dropped(&mut self) -> (Moved, usize) {
         self.collect(false);
-        let moved = std::mem::take(&mut self.collected);
-        self.refaults.evict(moved.pages);
-        match self.dropping.take() {
-            Some(batch) => {
-                self.staging.empty.push(batch);
-                self.told_pages -= self.staging.moved[batch] as i64;
-                (moved, self.staging.moved[batch])
-            }
-            None => (moved, 0),
-        }
+        let (moved, dropping) = self.commands.take_result();
+        self.faults.note_evicted(moved.pages);
+        let freed = dropping.map_or(0, |batch| self.staging.free(batch));
+        self.charge.note_faulted(-(freed as i64));
+        (moved, freed)
     }
 
     /// The pages of a window around `page` that no command moves now: of those the table does not
     /// know whether they are in the program still. Empty where the page itself is one.
     pub(crate) fn not_commanded(&self, page: u64, window: Range<u64>) -> Range<u64> {
         let mut free = window;
-        for run in self.command.iter().flat_map(|command| &command.runs) {
+        for run in self.commands.current().into_iter().flat_map(|command| &command.runs) {
             let pages = run.pages();
             if pages.end <= page {
                 free.start = free.start.max(pages.end);
@@ -162,8 +153,8 @@ impl AddressSpace {
 
     /// Notes what a command did, if it is done, or `in_part` (P3).
     pub(super) fn collect(&mut self, in_part: bool) {
-        let Some(mut command) = self.command.take() else { return };
-        let Some(helper) = self.helper.clone() else { return };
+        let Some(mut command) = self.commands.take_current() else { return };
+        let Some(helper) = self.commands.last_helper().cloned() else { return };
         let is_done = helper.has_done(&command);
         if is_done || in_part {
             let answers: Vec<RunAnswer> = helper.answers(&command).collect();
@@ -172,17 +163,16 @@ impl AddressSpace {
                 return self.done(command, answers.into_iter().map(|run| run.error));
             }
         }
-        self.command = Some(command);
+        self.commands.put_back(command);
     }
 
     /// The helper moves nothing more of its command: notes what it has moved, be it untold. A run
     /// is moved from its first page on, into a batch that was empty. (Where a page was, there may
     /// be another by now.)
     pub(super) fn break_off(&mut self) -> io::Result<()> {
-        let (Some(helper), Some(files)) = (self.helper.clone(), self.files.clone()) else {
-            return Ok(());
-        };
-        let Some(command) = &self.command else { return Ok(()) };
+        let Some(helper) = self.commands.last_helper() else { return Ok(()) };
+        let Some(files) = self.process.files() else { return Ok(()) };
+        let Some(command) = self.commands.current() else { return Ok(()) };
         let mut counts = Vec::with_capacity(command.runs.len());
         if command.work == work::DROP_FREED {
             counts.resize(command.runs.len(), 0);
@@ -196,7 +186,7 @@ impl AddressSpace {
             }
             counts.push(count);
         }
-        if let Some(mut command) = self.command.take() {
+        if let Some(mut command) = self.commands.take_current() {
             // Whatever the helper has marked, it may be marked twice.
             self.note_moved(&mut command, counts.into_iter().map(|count| (count, 0)));
             self.done(command, std::iter::repeat(0));
@@ -210,7 +200,7 @@ impl AddressSpace {
         for (run, (count, marked)) in command.runs.iter_mut().zip(counts) {
             let is_new = is_remap && run.moved < count;
             let there = is_new.then(|| self.staged_of(run, run.moved, count)).flatten();
-            let address = |staged| self.helper.as_ref().map_or(0, |it| it.staged_at(staged));
+            let address = |staged| self.commands.staged_at(staged).unwrap_or(0);
             let is_there =
                 |staged| there.as_ref().is_none_or(|there| there.contains(address(staged)));
             let missing: Vec<usize> =
@@ -221,7 +211,7 @@ impl AddressSpace {
                 let (page, staged) = (run.page + at as u64, run.staged + at);
                 let place = Place::Staged(staged as u32);
                 self.table.set(page, Entry { place, ..self.table.get(page) });
-                self.staging.owners.set(staged as u32, page);
+                self.staging.set_owner(staged as u32, page);
                 if at >= marked || run.is_unmarked {
                     to_mark.insert(page * PAGE..(page + 1) * PAGE);
                 }
@@ -233,7 +223,6 @@ impl AddressSpace {
 
     /// A command is done, and all that it moved is noted; why each run stopped, an errno or 0.
     fn done(&mut self, command: Command, errors: impl Iterator<Item = i32>) {
-        self.dropping = command.drops;
         let mut moved = Moved { astray: self.astray(&command), ..Moved::default() };
         let is_remap = command.work == work::REMAP;
         let (mut is_in_the_way, mut has_no_memory) = (false, false);
@@ -247,7 +236,7 @@ impl AddressSpace {
             match error {
                 // The first is pinned for I/O of the kernel. It stays, but keeps no other.
                 libc::EBUSY if command.work == work::OWN_AND_MOVE => {
-                    self.stays_pinned(stopped_at);
+                    self.unevictable.add_pinned(stopped_at);
                     if rest > 1 {
                         moved.shared.push((stopped_at + 1, rest - 1));
                     }
@@ -259,7 +248,7 @@ impl AddressSpace {
                     moved.refused.push((stopped_at, rest));
                 }
                 // Of a special kind, or sealed.
-                libc::EINVAL | libc::EPERM => self.left.insert(run.addresses()),
+                libc::EINVAL | libc::EPERM => self.unevictable.add(run.addresses()),
                 libc::EEXIST => is_in_the_way = true,
                 libc::ENOMEM => has_no_memory = true,
                 // It is not there any more (MADV_FREE).
@@ -267,29 +256,22 @@ impl AddressSpace {
                 _ => {} // it went, or will be tried again
             }
         }
-        self.has_no_memory = has_no_memory && moved.pages == 0;
+        let has_no_memory = has_no_memory && moved.pages == 0;
         if let Some(batch) = command.batch {
             if command.anew.is_some() {
-                let is_anew = self.helper.as_ref().is_some_and(|it| it.has_mapped_anew());
-                self.staging.rights[batch] = command.anew.filter(|_| is_anew && !is_remap);
+                let helper = self.commands.last_helper();
+                let is_anew = helper.is_some_and(|it| it.has_mapped_anew());
+                self.staging.set_rights(batch, command.anew.filter(|_| is_anew && !is_remap));
             }
-            self.staging.moved[batch] = moved.pages;
-            match moved.pages {
-                // The kernel has filled staging (mlockall): it gives that back first.
-                0 if is_in_the_way && self.staging.spent.is_none() => {
-                    self.staging.spent = Some(batch);
-                }
-                0 => self.staging.empty.push(batch),
-                _ => self.staging.filled.push_back(batch),
-            }
+            self.staging.fill(batch, moved.pages, is_in_the_way);
         }
-        self.collected = moved;
+        self.commands.finish(moved, command.drops, has_no_memory);
     }
 
     /// Pages that the hand comes to next, as runs that go into a batch.
     fn next_pages(&mut self, batch: usize, most: usize, alone: bool) -> io::Result<Vec<MoveRun>> {
-        let Some(files) = &self.files else { return Ok(Vec::new()) };
-        let AddressSpace { hand, table, registered, left, removing, .. } = self;
+        let Some(files) = self.process.files() else { return Ok(Vec::new()) };
+        let AddressSpace { commands, table, registration, unevictable, layout, .. } = self;
         let resident = &mut |range| {
             let start = Instant::now();
             let (runs, to) = match alone {
@@ -298,8 +280,9 @@ impl AddressSpace {
             };
             Ok(Answer { runs, to, took: start.elapsed() })
         };
-        let known = Known { table, registered, left, removing };
-        let pages = hand.pick(most, known, resident, alone)?;
+        let (registered, unevictable) = (registration.ranges(), unevictable.ranges());
+        let known = Known { table, registered, unevictable, removing: layout.removing() };
+        let pages = commands.hand().pick(most, known, resident, alone)?;
         let mut runs = Vec::new();
         for (page, staged) in pages.into_iter().zip(batch * BATCH_PAGES..) {
             add_page(&mut runs, page, staged);
@@ -317,15 +300,15 @@ mod tests {
     fn refused_moves_are_told_apart_by_their_errno() {
         let done = |work, moved, errno| {
             let mut space = AddressSpace::of_nothing();
-            space.registered.insert(0..100 * PAGE);
+            space.registration.insert(0..100 * PAGE);
             let mut run = MoveRun::new(10, 0);
             (run.count, run.moved) = (8, moved);
             let runs = vec![run];
             let command = Command { number: 1, work, anew: None, batch: None, runs, drops: None };
             space.done(command, std::iter::once(errno));
             let stay: Vec<u64> = (10..18).filter(|page| !space.may_leave(*page)).collect();
-            let has_no_memory = space.has_no_memory();
-            (space.collected.shared, stay, has_no_memory)
+            let has_no_memory = space.commands.has_no_memory();
+            (space.commands.take_result().0.shared, stay, has_no_memory)
         };
         // The page may be shared, and is made the program's own first.
         assert_eq!(done(work::MOVE, 3, libc::EBUSY), (vec![(13, 5)], vec![], false));
@@ -344,9 +327,9 @@ mod tests {
             run.count = 4;
             let (number, work, runs) = (1, work::MOVE, vec![run]);
             let command = Command { number, work, anew: None, batch: None, runs, drops: None };
-            space.command = Some(command);
+            space.commands.put_back(command);
             let _ = space.unprotect(unprotected, false); // its userfaultfd is none
-            let mut command = space.command.take().unwrap();
+            let mut command = space.commands.take_current().unwrap();
             // The helper has moved three pages, and marked two of them.
             space.note_moved(&mut command, std::iter::once((3, 2)));
             space.markers.marked.iter().map(pages).collect()

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::{AddressSpace, PAGE};
+use super::PAGE;
 use crate::range_set::RangeSet;
 
 /// The pause before a try. It doubles up to the longer one while most pages are held still: a tenth
@@ -33,7 +33,7 @@ impl Pinned {
     }
 
     /// The kernel refused a page.
-    fn add(&mut self, page: Range<u64>, now: Instant) {
+    pub(super) fn add(&mut self, page: Range<u64>, now: Instant) {
         if self.pages == RangeSet::default() {
             self.since = now;
         }
@@ -42,7 +42,7 @@ impl Pinned {
     }
 
     /// Takes the pages that the evictor must try again by now.
-    fn take_due(&mut self, now: Instant) -> Option<RangeSet> {
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<RangeSet> {
         if self.pages == RangeSet::default() || now.duration_since(self.since) < self.pause {
             return None;
         }
@@ -58,35 +58,6 @@ impl Pinned {
 
     pub(super) fn bytes(&self) -> usize {
         self.pages.bytes() + self.tried.bytes()
-    }
-}
-
-impl AddressSpace {
-    /// A page is pinned: it stays until it is tried again.
-    pub(super) fn stays_pinned(&mut self, page: u64) {
-        let range = page * PAGE..(page + 1) * PAGE;
-        self.pinned.add(range.clone(), Instant::now());
-        self.stays(range);
-    }
-
-    /// Lets pages leave that were pinned a while ago.
-    pub(crate) fn try_pinned_again(&mut self) {
-        let Some(due) = self.pinned.take_due(Instant::now()) else { return };
-        let words = self.words.all();
-        for part in due.iter().flat_map(|part| words.outside(part)) {
-            self.left.remove(part);
-        }
-        self.own.iter().for_each(|part| self.left.insert(part));
-    }
-
-    /// Lets all pages leave that were found to stay, but for those that never leave, and locked
-    /// ones.
-    pub(crate) fn try_all_again(&mut self) {
-        self.left_since = Instant::now();
-        let locked = self.still_locked().clone();
-        self.left = self.own.clone();
-        self.left.insert_all(&locked);
-        self.words.iter().for_each(|word| self.left.insert(word));
     }
 }
 
@@ -128,25 +99,5 @@ mod tests {
             assert!(pinned.take_due(now).is_some(), "round {round}");
             assert_eq!(pinned.take_due(now + Duration::from_secs(1)), None, "nothing is held");
         }
-    }
-
-    #[test]
-    fn pinned_pages_may_leave_again_and_others_stay() {
-        let mut space = AddressSpace::of_nothing();
-        space.registered.insert(0..100 * PAGE);
-        space.stays(2 * PAGE..3 * PAGE); // locked
-        space.own.insert(98 * PAGE..99 * PAGE);
-        (10..20).for_each(|page| space.stays_pinned(page));
-        space.words.insert_lasting(12 * PAGE..13 * PAGE);
-        let stay =
-            |space: &AddressSpace| Vec::from_iter((0..100).filter(|page| !space.may_leave(*page)));
-        space.try_pinned_again();
-        assert_eq!(stay(&space), Vec::from_iter(std::iter::once(2).chain(10..20)));
-        space.pinned.pause = Duration::ZERO;
-        space.try_pinned_again();
-        assert_eq!(stay(&space), [2, 12, 98]);
-        assert!(space.left.contains(12 * PAGE));
-        space.try_all_again();
-        assert_eq!(stay(&space), [12, 98]);
     }
 }

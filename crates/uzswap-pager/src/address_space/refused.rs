@@ -15,11 +15,9 @@ use std::ops::Range;
 use super::{AddressSpace, PAGE, pages};
 use crate::page_table::BATCH_PAGES;
 use crate::program::helper::{Command, Helper, MoveRun};
-use crate::program::procfs::has_locked_memory;
 use crate::program::vmas::{READ_WRITE, Rights};
 use crate::range_set::{RangeSet, count};
 use uzswap_preload::protocol::work;
-use uzswap_sys::userfaultfd::Event;
 
 /// Runs that one command moves by mremap at most: each is a mapping of its own in the batch.
 const REMAPPED_RUNS: usize = 64;
@@ -64,10 +62,12 @@ impl AddressSpace {
         refused: &mut Vec<(u64, usize)>,
         way: Way,
     ) -> io::Result<bool> {
-        let (Some(files), Some(helper)) = (self.files.clone(), self.helper()) else {
+        let (Some(files), Some(helper)) =
+            (self.process.files().cloned(), self.commands.free_helper())
+        else {
             return Ok(false);
         };
-        if refused.is_empty() || self.command.is_some() || !self.may_move() {
+        if refused.is_empty() || !self.may_move() {
             return Ok(false);
         }
         let all = std::mem::take(refused);
@@ -78,7 +78,7 @@ impl AddressSpace {
                     Way::Move(wanted) | Way::Own(wanted) if rights != wanted => {
                         refused.push(numbered(&part));
                     }
-                    Way::Own(_) | Way::Remap if self.members() > 1 => {
+                    Way::Own(_) | Way::Remap if self.charge.members() > 1 => {
                         let mut shared = RangeSet::default();
                         shared.insert(part.clone());
                         for run in files.resident_alone(part)?.0 {
@@ -92,7 +92,7 @@ impl AddressSpace {
             }
         }
         if matches!(way, Way::Remap | Way::RemapShared) {
-            self.leave_locked(&mut fitting)?;
+            self.unevictable.take_locked(&self.process, &mut fitting)?;
         }
         if let Way::Own(rights) = way {
             let fitting: Vec<_> = fitting.iter().map(numbered).collect();
@@ -101,43 +101,15 @@ impl AddressSpace {
         Ok(self.give_parts(&helper, fitting, way))
     }
 
-    /// Locked pages stay: mremap would unlock them.
-    fn leave_locked(&mut self, parts: &mut Vec<Range<u64>>) -> io::Result<()> {
-        if parts.is_empty() {
-            return Ok(());
-        }
-        self.locked = self.ask_locked()?;
-        for part in std::mem::take(parts) {
-            self.locked.within(part.clone()).for_each(|part| self.left.insert(part));
-            parts.extend(self.locked.outside(part));
-        }
-        Ok(())
-    }
-
-    fn ask_locked(&self) -> io::Result<RangeSet> {
-        match self.thread.is_some_and(has_locked_memory) {
-            true => self.mappings_with(["lo"]).map(|[locked]| locked),
-            false => Ok(RangeSet::default()),
-        }
-    }
-
-    /// Mappings that were locked when a move of theirs was refused last, and are still.
-    pub(super) fn still_locked(&mut self) -> &RangeSet {
-        if self.locked != RangeSet::default() {
-            self.locked = self.ask_locked().unwrap_or_default();
-        }
-        &self.locked
-    }
-
     fn give_parts(&mut self, helper: &Helper, parts: Vec<Range<u64>>, way: Way) -> bool {
-        let Some(batch) = self.staging.empty.pop() else { return false };
+        let Some(batch) = self.staging.take_empty() else { return false };
         let (runs_max, pages_max) = match way {
             Way::Move(_) | Way::Own(_) => (BATCH_PAGES, BATCH_PAGES),
             Way::Remap | Way::RemapShared => (REMAPPED_RUNS, REMAPPED_PAGES),
         };
         let runs = self.runs_of(parts, batch * BATCH_PAGES, runs_max, pages_max);
         if runs.is_empty() {
-            self.staging.empty.push(batch);
+            self.staging.put_empty(batch);
             return false;
         }
         match way {
@@ -145,7 +117,7 @@ impl AddressSpace {
                 self.give(helper, work::MOVE, Some((batch, rights)), runs)
             }
             Way::Remap | Way::RemapShared => {
-                self.staging.rights[batch] = None; // it is to be one mapping
+                self.staging.set_rights(batch, None); // it is to be one mapping
                 self.give(helper, work::REMAP, Some((batch, READ_WRITE)), runs)
             }
         }
@@ -180,7 +152,9 @@ impl AddressSpace {
     /// Holds the helper where it has moved a run by mremap, and waits until that is read; `false`
     /// where it is at work. What it has moved is noted (P3).
     pub(super) fn hold_remapping(&mut self, helper: &Helper) -> bool {
-        let (Some(files), Some(command)) = (&self.files, &self.command) else { return false };
+        let (Some(files), Some(command)) = (self.process.files(), self.commands.current()) else {
+            return false;
+        };
         let Some(number) = helper.remapped_run() else { return false };
         let is_remap = command.work == work::REMAP;
         let Some(run) = command.runs.get(number).filter(|_| is_remap) else { return false };
@@ -193,34 +167,6 @@ impl AddressSpace {
         }
         self.collect(true);
         true
-    }
-
-    /// Takes a change that tells of nothing but the helper's own work; `false` for others. The
-    /// caller asks for each change of the mappings, in the order in which they are read.
-    pub(crate) fn take_own_change(&mut self, change: &Event) -> bool {
-        let (Some(helper), Some(command)) = (&self.helper, &mut self.command) else { return false };
-        if command.work != work::REMAP {
-            return false;
-        }
-        let others = match *change {
-            Event::Remap { from, to, len } => {
-                let is_it = |run: &&mut MoveRun| {
-                    run.addresses() == (from..from + len) && helper.staged_at(run.staged) == to
-                };
-                if let Some(run) = command.runs.iter_mut().find(is_it) {
-                    run.is_reported = true;
-                    return true;
-                }
-                [from..from + len, to..to + len]
-            }
-            Event::Unmap { start, end } => [start..end, 0..0],
-            Event::Remove { .. } | Event::Fork { .. } | Event::PageFault { .. } => return false,
-        };
-        for run in command.runs.iter_mut().filter(|run| run.moved > 0 && !run.is_reported) {
-            let at = run.addresses();
-            run.is_doubted |= others.iter().any(|it| it.start < at.end && at.start < it.end);
-        }
-        false
     }
 
     /// A run of a done command that may have moved what it was not to move (P5), by its address.
@@ -238,14 +184,14 @@ impl AddressSpace {
     }
 
     fn is_registered_in(&self, range: &Range<u64>) -> bool {
-        let registered = self.mappings_with(["um"]);
+        let registered = self.process.mappings_with(["um"]);
         registered.map_or(true, |[registered]| registered.has_some_of(range))
     }
 
     /// Of the pages that a run has moved by mremap, from `first` on: those that are in staging. The
     /// others were missing.
     pub(super) fn staged_of(&self, run: &MoveRun, first: usize, end: usize) -> Option<RangeSet> {
-        let (files, helper) = (self.files.as_ref()?, self.helper.as_ref()?);
+        let (files, helper) = (self.process.files()?, self.commands.last_helper()?);
         let staged = helper.staged_at(run.staged + first)..helper.staged_at(run.staged + end);
         files.pages_in(staged).ok() // an error where the process has ended
     }
@@ -264,8 +210,8 @@ mod tests {
     #[test]
     fn a_run_is_of_one_mapping_and_of_pages_that_may_leave() {
         let mut space = AddressSpace::of_nothing();
-        space.registered.insert(0..1000 * PAGE);
-        space.left.insert(5 * PAGE..6 * PAGE);
+        space.registration.insert(0..1000 * PAGE);
+        space.unevictable.add(5 * PAGE..6 * PAGE);
         let parts = vec![2 * PAGE..8 * PAGE, 8 * PAGE..10 * PAGE, 998 * PAGE..1002 * PAGE];
         let runs = |runs_max, pages_max| {
             let runs = space.runs_of(parts.clone(), 100, runs_max, pages_max);

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::fork_advice::ForkAdvice;
-use super::never_evicted::LISTS;
+use super::lazy::LazyScans;
 use super::{AddressSpace, PAGE, PROTECT_MAX, pages};
 use crate::program::procfs::{Empty, ProcessFiles, Size};
 use crate::program::vmas::Mapping;
 use crate::range_set::{RangeSet, count};
 use crate::{SpaceHandle, lock};
-use uzswap_sys::process;
 use uzswap_sys::userfaultfd::Userfaultfd;
 
 /// A stack with so few resident pages is not registered. The gain is small, and each ending thread
@@ -23,11 +22,60 @@ const STACK_PAGES: u64 = 16;
 /// memory between guards, too.
 const STACKS_MIN: usize = 32;
 
-/// Bytes of arguments and environment that are never evicted.
-const ARGUMENTS_MAX: u64 = 16 * PAGE;
+/// Registered memory, and scans for more.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    /// Ranges that are registered with the userfaultfd.
+    ranges: RangeSet,
+    scans: ScanState,
+    lazy_scans: LazyScans,
+}
 
-/// How long the evictor leaves pages alone that could not be moved.
-const LEFT_FOR: Duration = Duration::from_secs(5);
+impl Registration {
+    pub(super) fn new(now: Instant) -> Registration {
+        let (ranges, scans) = (RangeSet::new(), ScanState::default());
+        Registration { ranges, scans, lazy_scans: LazyScans::new(now) }
+    }
+
+    pub(crate) fn ranges(&self) -> &RangeSet {
+        &self.ranges
+    }
+
+    pub(crate) fn is_any(&self) -> bool {
+        self.ranges != RangeSet::new()
+    }
+
+    pub(crate) fn insert(&mut self, range: Range<u64>) {
+        self.ranges.insert(range);
+    }
+
+    pub(crate) fn remove(&mut self, range: Range<u64>) {
+        self.ranges.remove(range);
+    }
+
+    pub(crate) fn replace(&mut self, ranges: RangeSet) {
+        self.ranges = ranges;
+    }
+
+    pub(crate) fn scans(&mut self) -> &mut ScanState {
+        &mut self.scans
+    }
+
+    /// Begins a scan for lazily freed pages, if there may be any by now; whether it did.
+    pub(super) fn begin_lazy_scan(&mut self, now: Instant) -> bool {
+        self.lazy_scans.begin(&self.ranges, now)
+    }
+
+    /// Ends a scan for lazily freed pages that began `since`.
+    pub(super) fn end_lazy_scan(&mut self, since: Instant) {
+        self.lazy_scans.end(since);
+    }
+
+    /// Memory of what is known, in bytes, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.ranges.bytes() + self.lazy_scans.bytes()
+    }
+}
 
 /// The state of scans of an address space.
 #[derive(Debug, Default)]
@@ -38,7 +86,7 @@ pub(crate) struct ScanState {
     began: Option<Instant>,
     took: Duration,
     /// Ranges that changed since the running scan began.
-    pub(super) changed: Option<RangeSet>,
+    changed: Option<RangeSet>,
     /// Size of the address space in pages when all of it was registered last. Less if it was
     /// smaller since, or if a range was unmapped: a mapping in its place may be as large.
     registered_at_size: Option<u64>,
@@ -46,7 +94,7 @@ pub(crate) struct ScanState {
 
 /// Why a scan is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum ScanReason {
     /// The address space has grown since all of it was registered.
     Grown,
     /// Some time has passed since the last scan.
@@ -56,15 +104,34 @@ pub(crate) enum Look {
 impl ScanState {
     /// Why a scan is due for this size, if none runs. Scans may take this part of the time at
     /// most.
-    pub(crate) fn due(&mut self, size: Size, part: u32) -> Option<Look> {
+    pub(crate) fn due(&mut self, size: Size, part: u32) -> Option<ScanReason> {
         self.registered_at_size = self.registered_at_size.map(|before| before.min(size.mapped));
-        let Some(began) = self.began else { return (!self.is_awaited).then_some(Look::Grown) };
+        let Some(began) = self.began else {
+            return (!self.is_awaited).then_some(ScanReason::Grown);
+        };
         let elapsed = began.elapsed();
         if self.is_awaited || elapsed < self.took * part {
             return None;
         }
         let has_grown = self.registered_at_size != Some(size.mapped);
-        Some(if has_grown { Look::Grown } else { Look::After(elapsed) })
+        Some(if has_grown { ScanReason::Grown } else { ScanReason::After(elapsed) })
+    }
+
+    /// Notes ranges that change, from now on to the end of the scan.
+    pub(super) fn begin_changes(&mut self) {
+        self.changed = Some(RangeSet::new());
+    }
+
+    /// Notes a range that has changed.
+    pub(super) fn note_changed(&mut self, range: Range<u64>) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(range);
+        }
+    }
+
+    /// Takes the ranges that have changed.
+    pub(super) fn take_changed(&mut self) -> RangeSet {
+        self.changed.take().unwrap_or_default()
     }
 
     /// Notes so many registered pages as unmapped.
@@ -97,7 +164,7 @@ impl AddressSpace {
     /// Registers all anonymous memory that is not registered yet.
     pub(crate) fn register(&mut self) -> io::Result<()> {
         // Threads have new stacks all the time.
-        self.register_and(!self.has_threads())
+        self.register_and(!self.process.has_threads())
     }
 
     /// The same for memory that another process may share.
@@ -108,13 +175,13 @@ impl AddressSpace {
     /// As [`AddressSpace::register`]; protects memory that may be shared, if the caller allows
     /// that.
     pub(super) fn register_and(&mut self, may_protect: bool) -> io::Result<()> {
-        let Some(files) = self.files.clone() else { return Ok(()) };
+        let Some(files) = self.process.files().cloned() else { return Ok(()) };
         if self.uffd.is_changing() || !self.settle() {
             return Ok(());
         }
         self.register_identity();
         self.know_fork_advice();
-        let parts = self.unregistered(files.mappings.outside(&self.registered)?);
+        let parts = self.unregistered(files.mappings.outside(self.registration.ranges())?);
         let mut registering = Registering::default();
         registering.register(&self.uffd, &files, parts)?;
         let registered = registering.in_order();
@@ -126,20 +193,20 @@ impl AddressSpace {
 
     /// The unregistered parts of these mappings that the registrar must register.
     pub(super) fn unregistered(&mut self, mappings: Vec<Mapping>) -> Vec<Unregistered> {
-        if self.left_since.elapsed() > LEFT_FOR {
-            self.words.grow_older();
-            self.try_all_again();
-        }
+        self.unevictable.try_at_times(&self.process);
         let mut found = Vec::new();
         for mapping in mappings {
-            let parts = self.registered.outside(mapping.range.clone());
+            let parts = self.registration.ranges().outside(mapping.range.clone());
             let may_be_stack = mapping.is_above_guard && parts == [mapping.range.clone()];
             let spared_pages = match mapping.has_no_access {
                 true => Some(0),
                 false => may_be_stack.then_some(STACK_PAGES),
             };
             found.push(Unregistered {
-                parts: parts.into_iter().flat_map(|part| self.left.outside(part)).collect(),
+                parts: parts
+                    .into_iter()
+                    .flat_map(|part| self.unevictable.ranges().outside(part))
+                    .collect(),
                 mapping: mapping.range,
                 spared_pages,
             });
@@ -160,16 +227,16 @@ impl AddressSpace {
         may_protect: bool,
     ) -> bool {
         if registered.is_empty() {
-            self.shares_unregistered = false;
+            self.protection.note_registered(true);
             return true;
         }
-        if self.uffd.is_changing() || !self.is_settled() {
+        if self.uffd.is_changing() || !self.layout.is_settled() {
             return false;
         }
         // All mappings since the fork are its own.
-        let is_shared = self.shares_unregistered && self.protects;
+        let is_shared = self.protection.shares_unregistered() && self.protection.is_on();
         let mut are_whole = true;
-        let spared = (is_shared && may_protect).then(|| self.stacks()).flatten();
+        let spared = (is_shared && may_protect).then(|| self.process.stacks()).flatten();
         let spared = spared.and_then(|stacks| self.not_to_protect(stacks));
         for part in registered {
             let at = now.partition_point(|mapping| mapping.range.end <= part.start);
@@ -179,56 +246,29 @@ impl AddressSpace {
             are_whole &= is_whole;
             if is_whole {
                 for part in spared.iter().flat_map(|spared| spared.outside(part.clone())) {
-                    self.to_protect.insert(part);
+                    self.protection.add(part);
                 }
-                self.registered.insert(part);
-                self.knows_words = false;
+                self.registration.insert(part);
+                self.unevictable.expect_words();
             }
         }
-        self.shares_unregistered &= !are_whole;
-        if !std::mem::replace(&mut self.knows_arguments, true) {
-            self.leave_arguments();
-        }
-        self.have_all_forks_told();
+        self.protection.note_registered(are_whole);
+        self.unevictable.keep_arguments(&self.process);
+        self.have_all_forks_reported();
         self.protect(PROTECT_MAX);
         are_whole
     }
 
     /// Notes memory that was registered while mappings change: it may be newer than the changes.
     pub(super) fn note_registered_since(&mut self, registered: &[Range<u64>]) {
-        if self.uffd.is_changing() || !self.is_settled() {
-            registered.iter().for_each(|part| self.registered_since.insert(part.clone()));
+        if self.uffd.is_changing() || !self.layout.is_settled() {
+            self.layout.note_registered_since(registered);
         }
-    }
-
-    /// Keeps the pages of arguments and environment resident: readers of /proc/PID/cmdline find no
-    /// evicted page. They are registered nevertheless. Otherwise the kernel would split the
-    /// mapping of the stack, by which the C library tells the size of the stack.
-    fn leave_arguments(&mut self) {
-        let Some(range) = self.thread.and_then(process::arguments_of) else { return };
-        let start = range.start / PAGE * PAGE;
-        let pages = start..range.end.next_multiple_of(PAGE).min(start + ARGUMENTS_MAX);
-        self.leave_for_good(pages);
-    }
-
-    /// Keeps the page of the word that the kernel clears when the first thread ends: an ending
-    /// thread has no faults served. In musl the word is a lock that all threads take when they
-    /// end.
-    pub(crate) fn leave_end_word(&mut self, address: u64) {
-        if LISTS.contains(&address) {
-            let start = address / PAGE * PAGE;
-            self.leave_for_good(start..(address + 4).next_multiple_of(PAGE));
-        }
-    }
-
-    fn leave_for_good(&mut self, pages: Range<u64>) {
-        self.words.insert_lasting(pages.clone());
-        self.left.insert(pages);
     }
 
     /// The registered pages of a window in a row with `page`, at least `page` itself.
     pub(crate) fn registered_around(&self, page: u64, window: Range<u64>) -> Range<u64> {
-        let mut parts = self.registered.within(window.start * PAGE..window.end * PAGE);
+        let mut parts = self.registration.ranges().within(window.start * PAGE..window.end * PAGE);
         parts.find(|part| part.contains(&(page * PAGE))).map_or(page..page + 1, pages)
     }
 
@@ -236,7 +276,7 @@ impl AddressSpace {
     /// marker of an evicted page there; that is not asked for a page alone.
     pub(crate) fn fresh_around(&self, page: u64, pages: Range<u64>) -> Option<Range<u64>> {
         // The program drops memory a moment after its event, and markers with it.
-        let are_strict = self.are_markers_strict() && !self.removing.contains(page * PAGE);
+        let are_strict = self.are_markers_strict() && !self.layout.removing().contains(page * PAGE);
         let kind = if are_strict { Empty::Unmarked } else { Empty::Either };
         if count(&pages) <= 1 {
             return Some(pages);
@@ -249,7 +289,7 @@ impl AddressSpace {
     /// is pending. The kernel is asked about a page alone only where the program was dropping
     /// memory.
     pub(crate) fn evicted_around(&self, page: u64, pages: Range<u64>) -> Option<Range<u64>> {
-        if count(&pages) <= 1 && !self.removing.contains(page * PAGE) {
+        if count(&pages) <= 1 && !self.layout.removing().contains(page * PAGE) {
             return Some(pages);
         }
         match self.awaits_marker(page * PAGE) {
@@ -263,7 +303,7 @@ impl AddressSpace {
     fn empty_around(&self, page: u64, pages: Range<u64>, kind: Empty) -> Option<Range<u64>> {
         let addresses = |pages: Range<u64>| pages.start * PAGE..pages.end * PAGE;
         let (at, range) = (addresses(page..page + 1), addresses(pages));
-        let found = self.files.as_ref().map(|files| files.empty_around(at, range, kind));
+        let found = self.process.files().map(|files| files.empty_around(at, range, kind));
         match found {
             Some(Ok(around)) => around.map(super::pages),
             Some(Err(_)) | None => Some(page..page + 1),
@@ -278,13 +318,18 @@ impl AddressSpace {
 pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
     let (files, uffd, mut known, has_advice) = {
         let mut space = lock(space);
-        space.looks.began = Some(Instant::now());
-        if space.shares_unregistered {
+        space.registration.scans.began = Some(Instant::now());
+        if space.protection.shares_unregistered() {
             return space.register(); // nothing of before the fork may be missing
         }
-        let Some(files) = space.files.clone() else { return Ok(()) };
+        let Some(files) = space.process.files().cloned() else { return Ok(()) };
         space.register_identity();
-        (files, Arc::clone(&space.uffd), space.registered.clone(), space.has_fork_advice())
+        (
+            files,
+            Arc::clone(&space.uffd),
+            space.registration.ranges().clone(),
+            space.fork_reports.has_advice(),
+        )
     };
     let size = files.size().map(|size| size.mapped);
     // At first the large mappings are registered: they grow most.
@@ -294,12 +339,12 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
     let (protects, is_settled, is_all) = {
         let mut space = lock(space);
         // Another mapping may have come where registered memory went.
-        let is_all = known.iter().all(|part| space.registered.outside(part).is_empty());
+        let is_all = known.iter().all(|part| space.registration.ranges().outside(part).is_empty());
         let is_settled = !uffd.is_changing() && space.settle();
         if is_settled {
-            space.looks.changed = Some(RangeSet::default());
+            space.registration.scans.begin_changes();
         }
-        (space.protects, is_settled, is_all)
+        (space.protection.is_on(), is_settled, is_all)
     };
     let mut registering = Registering::default();
     let mut register = |mappings| {
@@ -316,8 +361,8 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
     };
     if !has_advice {
         // The kernel walks all pages for it, and the program grows by faults meanwhile.
-        let told = ForkAdvice::of(&files);
-        lock(space).note_fork_advice(told);
+        let answer = ForkAdvice::of(&files);
+        lock(space).fork_reports.note_advice(answer);
     }
     lock(space).note_registered_since(&registering.registered);
     drop(events);
@@ -331,15 +376,15 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
         Ok((files.mappings.at(&parts)?, parts))
     });
     let mut space = lock(space);
-    let changed = space.looks.changed.take().unwrap_or_default();
+    let changed = space.registration.scans.take_changed();
     let (now, registered) = found?;
-    if space.shares_unregistered || space.protects != protects {
+    if space.protection.shares_unregistered() || space.protection.is_on() != protects {
         return Ok(()); // it forks: what was registered is to be protected, too
     }
     let (gone, there): (Vec<Range<u64>>, Vec<Range<u64>>) =
         registered.into_iter().partition(|part| changed.has_some_of(part));
     if space.note_registered(there, &now, false) && gone.is_empty() {
-        space.looks.registered_at_size = size.filter(|_| is_all);
+        space.registration.scans.registered_at_size = size.filter(|_| is_all);
     }
     Ok(())
 }
@@ -411,18 +456,21 @@ mod tests {
 
     #[test]
     fn what_is_mapped_where_something_was_unmapped_is_new() {
-        let mut looks = ScanState { began: Some(Instant::now()), ..ScanState::default() };
-        looks.registered_at_size = Some(100);
-        let has_grown = |looks: &mut ScanState, mapped| {
-            matches!(looks.due(Size { mapped, anonymous: 0, others: 0 }, 1), Some(Look::Grown))
+        let mut scans = ScanState { began: Some(Instant::now()), ..ScanState::default() };
+        scans.registered_at_size = Some(100);
+        let has_grown = |scans: &mut ScanState, mapped| {
+            matches!(
+                scans.due(Size { mapped, anonymous: 0, others: 0 }, 1),
+                Some(ScanReason::Grown)
+            )
         };
-        assert!(!has_grown(&mut looks, 100) && has_grown(&mut looks, 101));
-        looks.unmapped(10);
-        assert!(!has_grown(&mut looks, 90) && has_grown(&mut looks, 100));
+        assert!(!has_grown(&mut scans, 100) && has_grown(&mut scans, 101));
+        scans.unmapped(10);
+        assert!(!has_grown(&mut scans, 90) && has_grown(&mut scans, 100));
         // What was seen to be smaller before.
-        looks.registered_at_size = Some(100);
-        assert!(!has_grown(&mut looks, 80) && has_grown(&mut looks, 100));
-        looks.await_one();
-        assert!(!has_grown(&mut looks, 100), "one is awaited");
+        scans.registered_at_size = Some(100);
+        assert!(!has_grown(&mut scans, 80) && has_grown(&mut scans, 100));
+        scans.await_one();
+        assert!(!has_grown(&mut scans, 100), "one is awaited");
     }
 }

@@ -22,22 +22,22 @@ const NOBODY: u64 = u64::MAX;
 /// The staged pages of a program.
 #[derive(Debug)]
 pub(super) struct Staging {
-    pub(super) owners: Owners,
+    owners: Owners,
     /// Batches with pages, the oldest first.
-    pub(super) filled: VecDeque<usize>,
+    filled: VecDeque<usize>,
     /// Empty batches.
-    pub(super) empty: Vec<usize>,
+    empty: Vec<usize>,
     /// Pages that each batch had when it was filled.
-    pub(super) moved: [usize; BATCHES],
+    moved: [usize; BATCHES],
     /// The rights of each batch; `None` if parts of it may have others.
-    pub(super) rights: [Option<Rights>; BATCHES],
+    rights: [Option<Rights>; BATCHES],
     /// A drained batch, whose memory the helper has not freed yet.
-    pub(super) spent: Option<usize>,
+    drained: Option<usize>,
 }
 
 /// By page of staging: the page of the program. A batch with none takes no memory.
 #[derive(Debug, Default)]
-pub(super) struct Owners([Option<Box<OfBatch>>; BATCHES]);
+struct Owners([Option<Box<OfBatch>>; BATCHES]);
 
 #[derive(Debug)]
 struct OfBatch {
@@ -47,7 +47,7 @@ struct OfBatch {
 }
 
 impl Owners {
-    pub(super) fn set(&mut self, staged: u32, page: u64) {
+    fn set(&mut self, staged: u32, page: u64) {
         let staged = staged as usize;
         let none = || Box::new(OfBatch { pages: [NOBODY; BATCH_PAGES], count: 0 });
         let batch = self.0[staged / BATCH_PAGES].get_or_insert_with(none);
@@ -57,18 +57,18 @@ impl Owners {
 
     /// Pages of staging that have an owner.
     #[cfg(any(test, debug_assertions))]
-    pub(super) fn count(&self) -> usize {
+    fn count(&self) -> usize {
         self.0.iter().flatten().map(|batch| batch.count).sum()
     }
 
     /// The owner, if there is one.
-    pub(super) fn get(&self, staged: u32) -> Option<u64> {
+    fn get(&self, staged: u32) -> Option<u64> {
         let batch = self.0[staged as usize / BATCH_PAGES].as_ref()?;
         Some(batch.pages[staged as usize % BATCH_PAGES]).filter(|&owner| owner != NOBODY)
     }
 
     /// Takes the owner; `None` if there is none.
-    pub(super) fn take(&mut self, staged: u32) -> Option<u64> {
+    fn take(&mut self, staged: u32) -> Option<u64> {
         let owner = self.get(staged)?;
         let staged = staged as usize;
         let place = &mut self.0[staged / BATCH_PAGES];
@@ -89,7 +89,7 @@ impl Owners {
     }
 
     /// Memory, in bytes, about.
-    pub(super) fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.0.iter().flatten().count() * size_of::<OfBatch>()
     }
 }
@@ -121,8 +121,76 @@ impl Staging {
             empty: (0..BATCHES).rev().collect(),
             moved: [0; BATCHES],
             rights: [Some(READ_WRITE); BATCHES],
-            spent: None,
+            drained: None,
         }
+    }
+
+    /// Takes an empty batch, to fill it.
+    pub(super) fn take_empty(&mut self) -> Option<usize> {
+        self.empty.pop()
+    }
+
+    /// Puts a batch back that was not filled.
+    pub(super) fn put_empty(&mut self, batch: usize) {
+        self.empty.push(batch);
+    }
+
+    /// Notes that the helper has freed the memory of a batch; how many pages it had.
+    pub(super) fn free(&mut self, batch: usize) -> usize {
+        self.empty.push(batch);
+        self.moved[batch]
+    }
+
+    /// Notes that a command moved so many pages to a batch. If the kernel has filled the empty
+    /// batch (mlockall), the helper frees that memory first.
+    pub(super) fn fill(&mut self, batch: usize, pages: usize, is_in_the_way: bool) {
+        self.moved[batch] = pages;
+        match pages {
+            0 if is_in_the_way && self.drained.is_none() => self.drained = Some(batch),
+            0 => self.empty.push(batch),
+            _ => self.filled.push_back(batch),
+        }
+    }
+
+    /// Takes a drained batch, for the helper to free its memory.
+    pub(super) fn take_drained(&mut self) -> Option<usize> {
+        self.drained.take()
+    }
+
+    /// Whether all of a batch has these rights.
+    pub(super) fn has_rights(&self, batch: usize, rights: Rights) -> bool {
+        self.rights[batch] == Some(rights)
+    }
+
+    /// Notes the rights of a batch; `None` if parts of it may have others.
+    pub(super) fn set_rights(&mut self, batch: usize, rights: Option<Rights>) {
+        self.rights[batch] = rights;
+    }
+
+    /// The owner of a page of staging.
+    #[cfg(any(test, debug_assertions))]
+    pub(super) fn owner(&self, staged: u32) -> Option<u64> {
+        self.owners.get(staged)
+    }
+
+    /// Pages of staging that have an owner.
+    #[cfg(any(test, debug_assertions))]
+    pub(super) fn owned(&self) -> usize {
+        self.owners.count()
+    }
+
+    pub(super) fn set_owner(&mut self, staged: u32, page: u64) {
+        self.owners.set(staged, page);
+    }
+
+    /// Takes the owner of a page of staging; `None` if it has none.
+    pub(super) fn take_owner(&mut self, staged: u32) -> Option<u64> {
+        self.owners.take(staged)
+    }
+
+    /// Memory of what is known, in bytes, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.owners.bytes()
     }
 }
 
@@ -145,12 +213,12 @@ impl AddressSpace {
     }
 
     fn batch(&self, number: usize) -> Option<Batch> {
-        let helper = self.helper.as_ref()?;
+        let start = self.commands.staged_at(0)?;
         let staged = self.staging.owners.of_batch(number);
         let staged = staged
             .map(|(staged, owner)| StagedPage {
                 number: staged,
-                address: helper.staged_at(staged as usize),
+                address: start + u64::from(staged) * PAGE,
                 owner,
                 ahead: self.table.get(owner).ahead,
             })
@@ -185,7 +253,7 @@ impl AddressSpace {
             errno => io::Error::from_raw_os_error(errno),
         })?;
         self.returned(owner, 0);
-        self.left.insert(at..at + PAGE);
+        self.unevictable.add(at..at + PAGE);
         Ok(true)
     }
 
@@ -196,12 +264,12 @@ impl AddressSpace {
 
     /// Drains a batch: the next command frees its memory.
     pub(crate) fn drain_batch(&mut self, number: usize) {
-        self.staging.spent = Some(number);
+        self.staging.drained = Some(number);
     }
 
     /// Whether a drained batch has memory.
     pub(crate) fn has_drained_batch(&self) -> bool {
-        self.staging.spent.is_some()
+        self.staging.drained.is_some()
     }
 
     /// Whether one more batch can be filled.
@@ -211,10 +279,8 @@ impl AddressSpace {
 
     /// Whether an address is in staging.
     pub(crate) fn is_staging(&self, address: u64) -> bool {
-        self.helper.as_ref().is_some_and(|helper| {
-            let start = helper.staged_at(0);
-            (start..start + STAGING_BYTES).contains(&address)
-        })
+        let start = self.commands.staged_at(0);
+        start.is_some_and(|start| (start..start + STAGING_BYTES).contains(&address))
     }
 
     /// Pages of staging with pages of the program.
@@ -225,10 +291,11 @@ impl AddressSpace {
 
     /// Reads a staged page.
     pub(crate) fn read_staged(&self, staged: u32, page: &mut Page) -> io::Result<()> {
-        let (Some(files), Some(helper)) = (&self.files, &self.helper) else {
+        let address = self.commands.staged_at(staged as usize);
+        let (Some(files), Some(address)) = (self.process.files(), address) else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        files.memory.read(helper.staged_at(staged as usize), page)
+        files.memory.read(address, page)
     }
 }
 

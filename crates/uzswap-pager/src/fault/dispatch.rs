@@ -73,7 +73,7 @@ impl Messages {
                 Event::PageFault { address, write, wp, thread } => {
                     faults.push(Touch { thread, address, access: Access::of(write, wp) });
                 }
-                change if space.take_own_change(&change) => {}
+                change if space.commands.take_own_change(&change) => {}
                 change => changes.push(change),
             }
         }
@@ -126,7 +126,7 @@ impl FaultServer {
         ended.into_iter().for_each(|member| self.bequeath(Some(member)));
         if has_forked {
             // Of a program that forks in a loop, each child has a table of its own.
-            self.forget_dead(|space| space.pid.is_none());
+            self.forget_dead(|space| space.process.pid().is_none());
             self.keep_to_quota(id);
         }
         if let Some(error) = no_descriptor {
@@ -164,7 +164,7 @@ impl FaultServer {
     /// Locks two address spaces, the parent's first: see [`Spaces`](super::spaces::Spaces).
     fn note_change(&self, space: &mut AddressSpace, change: Change) {
         for child in self.pending_forks.children_of(&space.uffd, &self.spaces) {
-            lock(&child).note_change_of_parent(change.clone());
+            lock(&child).layout.note_change_of_parent(change.clone());
         }
         space.changed(change);
     }
@@ -194,14 +194,14 @@ impl FaultServer {
             if self.waiting.iter().any(|fault| fault.is(id, &touch)) {
                 continue; // a signal has come: the thread reports its fault again, and again
             }
-            let known = space.thread_told(touch.thread);
+            let known = space.process.reported_thread(touch.thread);
             self.spaces.note_fault(worker, id, space, touch.thread, since);
-            if space.has_all_workers {
+            if space.faults.has_all_workers() {
                 worker.affinity.follow_several();
             } else {
-                guard = worker.affinity.follow(known, space.pid, space.thread);
+                guard = worker.affinity.follow(known, space.process.pid(), space.process.thread());
             }
-            let is_helper = known.is_some() && known == space.thread;
+            let is_helper = known.is_some() && known == space.process.thread();
             let by = if is_helper { Requester::Helper } else { Requester::Program };
             let round = self.pager.progress.rounds();
             let fault = Fault::new(id, touch, since, round);
@@ -222,15 +222,15 @@ fn page_without_content(space: &mut AddressSpace, address: u64) -> Option<Range<
         return Some(space.tell_identity());
     }
     let page = address / PAGE * PAGE;
-    space.awaits_poison(address).then_some(page..page + PAGE)
+    space.layout.awaits_poison(address).then_some(page..page + PAGE)
 }
 
 /// Takes the addresses that changed out of the helper's command, and lets the helper go on.
 fn release_commands(space: &mut AddressSpace, changes: &[Event]) {
     for range in changes.iter().flat_map(addresses_of) {
-        space.take_back(range);
+        space.commands.take_back(range);
     }
-    space.let_commands(!changes.is_empty());
+    space.commands.let_go(!changes.is_empty());
 }
 
 /// Addresses that mean something else after this.

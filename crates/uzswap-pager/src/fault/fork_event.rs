@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
 
 use rustix::process::{Resource, getrlimit};
 
@@ -42,8 +41,8 @@ pub(super) struct EndedMember {
 impl EndedMember {
     /// Has a space leave its group, if it has one.
     pub(super) fn take(space: &mut AddressSpace) -> Option<EndedMember> {
-        let group = space.group.take()?;
-        Some(EndedMember { group, lent_bytes: space.lent_bytes() })
+        let (group, lent_bytes) = space.charge.take_member()?;
+        Some(EndedMember { group, lent_bytes })
     }
 }
 
@@ -90,7 +89,7 @@ impl FaultServer {
             },
         };
         let Some(space) = managed else { return Ok(None) };
-        let may_join = lock(&space).joins.take(1, Instant::now());
+        let may_join = lock(&space).fork_reports.admit_child();
         match may_join {
             true => Ok(Some(Relatives::Managed(space, between))),
             false => Err(io::ErrorKind::WouldBlock.into()),
@@ -98,7 +97,9 @@ impl FaultServer {
     }
 
     fn managed_process(&self, pid: u32) -> Option<SpaceHandle> {
-        self.spaces.find(|space| space.pid == Some(pid)).map(|(_, space)| Arc::clone(space))
+        self.spaces
+            .find(|space| space.process.pid() == Some(pid))
+            .map(|(_, space)| Arc::clone(space))
     }
 
     /// A process whose parent has ended, or cannot be read, shares pages with other forks of the
@@ -110,7 +111,7 @@ impl FaultServer {
         let mut spaces = self.spaces.iter().map(|(_, space)| space);
         spaces
             .find(|space| {
-                let pid = lock(space).pid;
+                let pid = lock(space).process.pid();
                 pid.is_some_and(is_of_it)
             })
             .cloned()
@@ -147,7 +148,10 @@ impl FaultServer {
                 let could_exceed = self.join_parent(id, parent);
                 let (group, places) = {
                     let parent = lock(parent);
-                    (parent.group().cloned(), parent.pid.and_then(process::places_of_program))
+                    (
+                        parent.charge.group().cloned(),
+                        parent.process.pid().and_then(process::places_of_program),
+                    )
                 };
                 if let (Some(group), Some(places)) = (group, places) {
                     self.add_outsiders(between, &group, places);
@@ -163,10 +167,11 @@ impl FaultServer {
     fn join_outsider(&mut self, id: u32, outsider: &Outsider) -> bool {
         let resident = outsider.resident_bytes().unwrap_or(0);
         let mut child = lock(&self.spaces[id]);
-        child.joins(outsider.group(), resident);
+        child.join_group(outsider.group(), resident);
         child.count_copies_from_fork(resident);
         child.protect_all(resident, outsider.stacks());
-        let could_exceed = child.protects && resident > self.pager.account.headroom_for_copies();
+        let could_exceed =
+            child.protection.is_on() && resident > self.pager.account.headroom_for_copies();
         drop(child);
         self.protects = true;
         could_exceed
@@ -179,9 +184,10 @@ impl FaultServer {
     fn join_parent(&mut self, id: u32, parent: &SpaceHandle) -> bool {
         let mut parent = lock(parent);
         let child = Arc::clone(&self.spaces[id]);
-        let stacks = parent.stacks();
+        let stacks = parent.process.stacks();
         let resident = self.share(&mut parent, &mut lock(&child), None, stacks);
-        let could_exceed = parent.protects && resident > self.pager.account.headroom_for_copies();
+        let could_exceed =
+            parent.protection.is_on() && resident > self.pager.account.headroom_for_copies();
         if could_exceed {
             let _ = parent.register_shared();
         }
@@ -197,11 +203,11 @@ impl FaultServer {
         unprotected: Option<&RangeSet>,
         stacks: Option<RangeSet>,
     ) -> u64 {
-        let group = parent.group().cloned().unwrap_or_default();
+        let group = parent.charge.group().cloned().unwrap_or_default();
         let resident = parent.resident_to_share();
         child.count_copies_from_fork(resident);
         for space in [parent, child] {
-            space.joins(&group, resident);
+            space.join_group(&group, resident);
             match unprotected {
                 Some(rest) => space.protect_rest(rest),
                 None => _ = space.protect_all(resident, stacks.clone()),
@@ -224,7 +230,7 @@ impl FaultServer {
     pub(super) fn prepare_announced_fork(&mut self, space: &mut AddressSpace, address: u64) {
         let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
         let room = self.pager.account.headroom_for_copies();
-        let is_unregistered = space.registered == RangeSet::default();
+        let is_unregistered = !space.registration.is_any();
         let may_be_unreported =
             is_unregistered && space.allow_fork(self.unknown_children(space), room);
         let is_let = space.let_fork(page.clone());
@@ -239,7 +245,7 @@ impl FaultServer {
     /// Number of children of a process that have no helper. The caller has locked the space of the
     /// process; the server knows the helpers without another lock.
     fn unknown_children(&self, space: &AddressSpace) -> u32 {
-        let Some(pid) = space.pid else { return 0 };
+        let Some(pid) = space.process.pid() else { return 0 };
         let is_unknown = |child: &&u32| !self.helpers.has_ready_of(**child);
         children_of(pid).iter().filter(is_unknown).count() as u32
     }
@@ -269,25 +275,25 @@ impl FaultServer {
     ) -> Option<EndedMember> {
         let child = Arc::new(child);
         let followed = self.child_of(parent, Arc::clone(&child)).and_then(|space| {
-            let is_undecided = space.is_undecided();
+            let is_undecided = space.layout.is_undecided();
             let added = self.spaces.add(&self.pager, space, worker);
             let added = added.map_err(|error| NotFollowed { why: error.to_string(), member: None });
             added.map(|child| (child, is_undecided))
         });
         match followed {
-            Ok((child, true)) if parent.has_threads() => {
+            Ok((child, true)) if parent.process.has_threads() => {
                 let parent = Arc::clone(&parent.uffd);
                 self.pending_forks.add(child, parent);
                 None
             }
             Ok(_) => None,
             Err(NotFollowed { why, member }) => {
-                let pid = parent.root().unwrap_or(0);
+                let pid = parent.process.root().unwrap_or(0);
                 log(&format!(
                     "cannot follow a child of process {pid}: {why}; the child gets SIGBUS or \
                      EFAULT on evicted pages"
                 ));
-                self.orphans.add(child, pid, parent.peer.clone());
+                self.orphans.add(child, pid, parent.process.peer().cloned());
                 member
             }
         }
@@ -306,29 +312,32 @@ impl FaultServer {
         let mut space = AddressSpace::of_child(child, parent, secret);
         let unprotected = parent.take_unprotected();
         let advice = parent.advice_at_fork();
-        space.registered = parent.registered.clone();
+        space.registration.replace(parent.registration.ranges().clone());
         space.inherit_markers(parent);
         let stacks = advice.stacks();
         // Parent and child run by now.
         let unprotected = unprotected
             .zip(stacks.clone())
             .map(|(rest, stacks)| parent.without_spared(rest, stacks));
-        let shared_stacks = stacks.filter(|_| parent.thread.is_some());
+        let shared_stacks = stacks.filter(|_| parent.process.thread().is_some());
         // An undecided child has all pages until its markers are read: nothing is protected before.
         let left_out = match advice {
             AdviceAtFork::Known(advice) => {
-                space.inherit_advice(advice.clone());
-                advice.not_copied.iter().for_each(|range| space.registered.remove(range));
+                space.fork_reports.inherit_advice(advice.clone());
+                advice.not_copied.iter().for_each(|range| space.registration.remove(range));
                 advice
             }
             AdviceAtFork::Uncertain(of) => {
-                of.answers.last().into_iter().for_each(|last| space.inherit_advice(last.clone()));
-                space.inherit_undecided(of);
+                of.answers
+                    .last()
+                    .into_iter()
+                    .for_each(|last| space.fork_reports.inherit_advice(last.clone()));
+                space.layout.inherit_undecided(of);
                 ForkAdvice::default()
             }
         };
         self.share(parent, &mut space, unprotected.as_ref(), shared_stacks);
-        space.expect();
+        space.charge.expect_helper();
         let is_in = |ranges: &RangeSet, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
         let stored = self.store_staged(parent);
         let mut is_any_staged = false;
@@ -359,8 +368,8 @@ impl FaultServer {
         let mut found: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (id, space) in self.spaces.iter() {
             let space = lock(space);
-            if space.pid.is_none() {
-                found.entry(space.root().unwrap_or(0)).or_default().push(id);
+            if space.process.pid().is_none() {
+                found.entry(space.process.root().unwrap_or(0)).or_default().push(id);
             }
         }
         found
@@ -370,7 +379,8 @@ impl FaultServer {
     pub(super) fn keep_to_quota(&mut self, id: u32) {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let quota = usize::try_from(limit / QUOTA_PART).unwrap_or(usize::MAX).max(SPARE_CHILDREN);
-        let Some(root) = self.spaces.get(id).map(|space| lock(space).root().unwrap_or(0)) else {
+        let Some(root) = self.spaces.get(id).map(|space| lock(space).process.root().unwrap_or(0))
+        else {
             return;
         };
         if let Some(all) = self.without_helper().remove(&root).filter(|all| all.len() > quota) {
@@ -417,12 +427,12 @@ impl FaultServer {
 /// Decides which memory a fork gave a child, by the child's markers: the child waits for the answer
 /// to its first message.
 pub(super) fn decide_child(space: &mut AddressSpace, faults: &[Touch]) {
-    if !space.is_undecided() {
+    if !space.layout.is_undecided() {
         return;
     }
     // The newest child comes last. A child may have another parent by now, or a number of its own
     // PID namespace: a wrong process does not show the secret.
-    let mut candidates = children_of(space.root().unwrap_or(0));
+    let mut candidates = children_of(space.process.root().unwrap_or(0));
     candidates.extend(faults.first().map(|fault| fault.thread));
     candidates.reverse();
     candidates.truncate(CANDIDATES_MAX);

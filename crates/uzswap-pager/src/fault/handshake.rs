@@ -143,7 +143,8 @@ impl FaultServer {
         if secret == [0; 2] {
             return Ok(Identity::New);
         }
-        let is_it = |space: &AddressSpace| space.pid.is_none() && space.has_secret(secret);
+        let is_it =
+            |space: &AddressSpace| space.process.pid().is_none() && space.has_secret(secret);
         match self.spaces.find(is_it) {
             // No page is evicted before all events were read.
             Some((id, _)) if self.pending_forks.has_child(id) => Ok(Identity::Pending),
@@ -187,12 +188,12 @@ impl FaultServer {
         let could_exceed = relatives.is_some_and(|relatives| self.join(space, &relatives));
         let mut child = lock(&self.spaces[space]);
         let staging_start = staging.start;
-        child.own.insert(staging);
-        child.own.insert(welcomed.own);
+        child.unevictable.add_library(staging);
+        child.unevictable.add_library(welcomed.own);
         child.identify_by(identity);
         let helper = Helper::new(connection, welcomed.control, staging_start);
         let met = child.meet(peer, helper, files);
-        child.leave_end_word(end_word);
+        child.unevictable.keep_end_word(end_word);
         if could_exceed {
             let _ = child.register_shared();
         }
@@ -218,7 +219,7 @@ impl FaultServer {
         // The process may have ended since its hello.
         let child = self.spaces.get(space).ok_or(io::ErrorKind::NotFound)?;
         let child = lock(child);
-        if child.pid.is_some() {
+        if child.process.pid().is_some() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let files = ProcessFiles::open(peer, helper)?;
@@ -252,7 +253,7 @@ impl FaultServer {
     /// program that it was before an exec(2) is gone, or its helper's for a moment.
     fn has_space_of(&self, pid: u32) -> bool {
         let is_of_it = |space: &AddressSpace| {
-            space.pid == Some(pid) && !space.is_dead() && space.has_memory_of_its_process()
+            space.process.pid() == Some(pid) && !space.is_dead() && space.process.has_its_memory()
         };
         self.spaces.find(is_of_it).is_some()
     }
@@ -261,7 +262,7 @@ impl FaultServer {
     /// clone(2) with `CLONE_VM` is its parent's.
     fn has_space_with_memory_of(&self, thread: u32) -> bool {
         let has_it = |helper| process::compare_memory(helper, thread).is_ok_and(Ordering::is_eq);
-        self.spaces.find(|space| space.thread.is_some_and(has_it)).is_some()
+        self.spaces.find(|space| space.process.thread().is_some_and(has_it)).is_some()
     }
 }
 

@@ -137,10 +137,10 @@ impl FaultServer {
         self.pager.remove_space(&shared);
         let mut space = lock(&shared);
         self.spaces.take_from_workers(&space.uffd, None);
-        if let Some(helper) = space.helper() {
+        if let Some(helper) = space.commands.helper() {
             helper.connection().leave(); // the evictor may have the space still
         }
-        space.gone = true;
+        space.commands.end();
         space.forget_all();
         let member = EndedMember::take(&mut space);
         drop(space);
@@ -150,7 +150,8 @@ impl FaultServer {
     /// Warns of a core file, in which evicted pages are missing: the kernel does not ask for them.
     fn warn_of_core(&self, id: u32) {
         let Some(space) = self.spaces.get(id).map(lock) else { return };
-        let (missing, pid) = (space.table.stored_pages() + space.table.staged_pages(), space.pid);
+        let (missing, pid) =
+            (space.table.stored_pages() + space.table.staged_pages(), space.process.pid());
         drop(space);
         if let (1.., Some(pid)) = (missing, pid)
             && process::has_dumped_core(pid)
@@ -165,7 +166,7 @@ impl FaultServer {
     /// helper, or of one whose connection another process has, too.
     fn forget_dead(&mut self, may_be: impl Fn(&AddressSpace) -> bool) {
         for id in self.spaces.ids_of(|space| may_be(space) && space.is_dead()) {
-            if lock(&self.spaces[id]).pid.is_some() {
+            if lock(&self.spaces[id]).process.pid().is_some() {
                 self.helpers.forget_of_space(id);
                 self.warn_of_core(id);
             }
@@ -179,7 +180,7 @@ impl FaultServer {
         if !self.pager.wakers.take_lost_helper() {
             return;
         }
-        for id in self.spaces.ids_of(AddressSpace::is_ending) {
+        for id in self.spaces.ids_of(|space| space.process.is_ending()) {
             self.helpers.forget_of_space(id);
             self.warn_of_core(id);
             self.orphan_space(id);

@@ -192,7 +192,11 @@ impl FaultServer {
     pub(super) fn orphan_space(&mut self, id: u32) {
         let orphan = self.spaces.get(id).map(|space| {
             let space = lock(space);
-            (Arc::clone(&space.uffd), space.pid.unwrap_or(0), space.peer.clone())
+            (
+                Arc::clone(&space.uffd),
+                space.process.pid().unwrap_or(0),
+                space.process.peer().cloned(),
+            )
         });
         self.remove_space(id);
         if let Some((uffd, pid, peer)) = orphan.filter(|(uffd, ..)| !uffd.is_memory_gone()) {

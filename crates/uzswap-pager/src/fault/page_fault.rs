@@ -9,7 +9,7 @@ use super::page_loader::RESTORED_MAX;
 use super::{FaultServer, PAGE};
 use crate::address_space::AddressSpace;
 use crate::lock;
-use crate::page_table::{Place, UNKNOWN};
+use crate::page_table::Place;
 use crate::range_set::count;
 use uzswap::page::Page;
 use uzswap_sys::userfaultfd::Stopped;
@@ -64,7 +64,7 @@ pub(super) enum Requester {
 /// A fault as the kernel reports it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Touch {
-    /// As the kernel numbers it: see [`AddressSpace::thread_told`].
+    /// As the kernel numbers it: see `Process::reported_thread`.
     pub(super) thread: u32,
     pub(super) address: u64,
     pub(super) access: Access,
@@ -136,7 +136,7 @@ impl FaultServer {
             let waited = fault.since.elapsed();
             let may_wait = fault.may_wait(rounds, waited);
             // A child whose helper is on its way has none that could give pages up.
-            let may_wait_on = space.thread.is_some() && waited <= WAIT_MAX;
+            let may_wait_on = space.process.thread().is_some() && waited <= WAIT_MAX;
             let waits_on = !may_wait && may_wait_on && self.pager.will_have_headroom();
             fault.waits_on |= waits_on;
             let by = if may_wait || waits_on { Requester::Program } else { Requester::Waiting };
@@ -199,7 +199,7 @@ impl FaultServer {
         } else {
             self.serve_fresh(space, fault);
         }
-        space.faults += 1;
+        space.faults.note_served();
         Resolution::Done
     }
 
@@ -221,9 +221,7 @@ impl FaultServer {
         // The compressed form of a page may take as much as the page: without headroom fill one
         // page.
         let most = self.pager.account.pages_to_limit().clamp(1, FRESH_MAX);
-        let AddressSpace { fresh, table, .. } = space;
-        let window = fresh.window(page, most, |page| table.get(page) != UNKNOWN);
-        let window = space.not_commanded(page, window);
+        let window = space.fresh_window(page, most);
         let wanted = run_around(space, page, window, |place| place == Place::Program);
         let Some(wanted) = space.fresh_around(page, wanted) else {
             if space.uffd.is_changing() {
@@ -233,10 +231,9 @@ impl FaultServer {
         };
         let filled = fill_or_one(space, page, wanted.start, &self.zeros[..count(&wanted)]);
         let done = self.filled(space, fault, filled);
-        space.fresh.filled(page, &done);
         self.pager.charge(count(&done), 0);
         self.pager.meter.fresh(count(&done));
-        done.for_each(|at| space.filled_fresh(at, at != page));
+        space.filled_fresh(page, done);
     }
 
     /// A staged or stored page. If it must be read from the file first: the pages to restore once
@@ -245,7 +242,7 @@ impl FaultServer {
         let page = fault.page();
         let window = fault.window.clone().unwrap_or_else(|| {
             let most = self.pager.account.pages_to_limit().clamp(1, RESTORED_MAX);
-            space.streams.window(page, most)
+            space.faults.window_of_evicted(page, most)
         });
         let wanted = run_around(space, page, window.clone(), |place| place != Place::Program);
         let Some(wanted) = space.evicted_around(page, wanted) else {
@@ -260,7 +257,7 @@ impl FaultServer {
         let ready = match self.loader.load(space, page, &wanted) {
             None => return Some(window),
             Some(Ok(ready)) => ready,
-            Some(Err(_)) if space.is_ending() => return None, // nobody waits any more
+            Some(Err(_)) if space.process.is_ending() => return None, // nobody waits any more
             Some(Err(error)) => {
                 self.lose(space, page, &error);
                 return None;
@@ -282,7 +279,7 @@ impl FaultServer {
                     // Others came along, and were not asked for.
                     let heat = if at == page { self.pager.heat_of_restored(slot) } else { 0 };
                     if heat > 0 {
-                        space.refaults.refault();
+                        space.faults.note_refault();
                     }
                     space.returned(at, heat);
                     self.pager.store.release(slot);
@@ -291,7 +288,7 @@ impl FaultServer {
                 _ => {
                     space.returned(at, 0);
                     if at == page {
-                        space.refaults.refault();
+                        space.faults.note_refault();
                     }
                     staging_hits += 1;
                 }
@@ -303,7 +300,7 @@ impl FaultServer {
 
     /// Ends the process, or the wait of its thread, because a page cannot be restored.
     fn lose(&self, space: &AddressSpace, page: u64, error: &dyn Display) {
-        let (pid, address) = (space.pid.unwrap_or(0), page * PAGE);
+        let (pid, address) = (space.process.pid().unwrap_or(0), page * PAGE);
         let text = format!("cannot restore page {address:#x} of process {pid}: {error}");
         self.pager.lose(space, page, &text);
     }

@@ -44,7 +44,7 @@ impl PendingForks {
         self.0.retain(|PendingFork { child, parent, since }| {
             let is_over = since.elapsed() >= PENDING_FOR;
             if is_over && let Some(child) = spaces.get(*child) {
-                lock(child).note_pending_of_parent();
+                lock(child).layout.note_pending_of_parent();
             }
             parent.is_changing() && !is_over
         });

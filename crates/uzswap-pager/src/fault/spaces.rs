@@ -136,17 +136,18 @@ impl Spaces {
     ) {
         let own = worker.number;
         self.last_faults[own] = now;
-        match space.threads.see(thread) {
-            Some(Sources::Several) if !space.has_all_workers => {
-                space.has_all_workers = self.give_to_all(own, id, &space.uffd);
+        match space.faults.note_thread(thread) {
+            Some(Sources::Several) => {
+                let are_all = self.give_to_all(own, id, &space.uffd);
+                space.faults.note_workers(are_all);
             }
-            Some(Sources::One) if space.has_all_workers => {
+            Some(Sources::One) => {
                 self.take_from_workers(&space.uffd, Some(own));
-                space.has_all_workers = false;
+                space.faults.note_workers(false);
             }
-            _ => {}
+            None => {}
         }
-        if space.has_all_workers || worker.sources.see(id) != Some(Sources::Several) {
+        if space.faults.has_all_workers() || worker.sources.see(id) != Some(Sources::Several) {
             return;
         }
         if let Some(free) = self.free_worker(own, now)

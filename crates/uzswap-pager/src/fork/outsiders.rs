@@ -211,16 +211,17 @@ impl Pager {
     pub(crate) fn see_without_helper(&self, pid: u32) -> bool {
         let Some(places) = process::places_of_program(pid) else { return false };
         let above = same_program_above(pid);
-        let is_above = |space: &&SpaceHandle| lock(space).pid.is_some_and(|it| above.contains(&it));
+        let is_above =
+            |space: &&SpaceHandle| lock(space).process.pid().is_some_and(|it| above.contains(&it));
         let spaces = self.spaces();
         let Some(parent) = spaces.iter().find(is_above) else { return false };
         let mut parent = lock(parent);
-        if parent.registered != RangeSet::default() {
-            return parent.protects;
+        if parent.registration.is_any() {
+            return parent.protection.is_on();
         }
-        let group = parent.group().cloned().unwrap_or_default();
+        let group = parent.charge.group().cloned().unwrap_or_default();
         let resident = parent.resident_bytes();
-        parent.joins(&group, resident);
+        parent.join_group(&group, resident);
         drop(parent);
         self.add_outsider(pid, &group, places);
         if group.members() == 1 {
@@ -263,7 +264,7 @@ impl Pager {
     /// One of those that share pages is gone, in whose count so much of them was at most: the last
     /// one has them alone.
     pub(crate) fn lost(&self, group: &ForkGroup, lent_bytes: u64, spaces: &[&SpaceHandle]) {
-        let is_of_it = |space: &&&SpaceHandle| lock(space).group() == Some(group);
+        let is_of_it = |space: &&&SpaceHandle| lock(space).charge.group() == Some(group);
         let rest: Vec<&SpaceHandle> = spaces.iter().filter(is_of_it).copied().collect();
         match rest[..] {
             [last] if self.outsiders.of(group).is_empty() => lock(last).end_sharing(),
@@ -276,7 +277,7 @@ impl Pager {
 /// gone.
 pub(crate) fn bequeath(rest: &[&SpaceHandle], lent_bytes: u64) {
     if let Some(heir) = rest.iter().max_by_key(|space| lock(space).may_inherit()) {
-        lock(heir).inherit(lent_bytes);
+        lock(heir).charge.inherit(lent_bytes);
     }
 }
 

@@ -106,7 +106,7 @@ pub(crate) fn page_table_bytes(pager: &Pager) -> u64 {
 pub(super) fn helpers(pager: &Pager) -> impl Iterator<Item = (u32, u32)> {
     pager.spaces().into_iter().filter_map(|space| {
         let space = lock(&space);
-        Some((space.pid?, space.thread?))
+        Some((space.process.pid()?, space.process.thread()?))
     })
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::address_space::{AddressSpace, Look, register};
+use crate::address_space::{AddressSpace, ScanReason, register};
 use crate::locks::{Lock, SCAN_QUEUE};
 use crate::program::procfs::Size;
 use crate::{Pager, SpaceHandle, lock};
@@ -58,7 +58,7 @@ impl ScanQueue {
     /// Adds those that are due.
     pub(crate) fn add(&self, due: Due) {
         for space in due.grown.into_iter().chain(due.longest.map(|(_, space)| space)) {
-            lock(&space).looks.await_one();
+            lock(&space).registration.scans().await_one();
             self.state.lock().spaces.push_back(space);
             self.changed.notify_one();
         }
@@ -113,10 +113,10 @@ impl Due {
 
     /// One, which has this size.
     pub(crate) fn see(&mut self, space: &SpaceHandle, locked: &mut AddressSpace, size: Size) {
-        match locked.looks.due(size, self.part * 2) {
+        match locked.registration.scans().due(size, self.part * 2) {
             None => {}
-            Some(Look::Grown) => self.grown.push(Arc::clone(space)),
-            Some(Look::After(time)) => {
+            Some(ScanReason::Grown) => self.grown.push(Arc::clone(space)),
+            Some(ScanReason::After(time)) => {
                 let longest = self.longest.as_ref().map_or(SCAN_EVERY, |(longest, _)| *longest);
                 if time >= longest {
                     self.longest = Some((time, Arc::clone(space)));
@@ -135,7 +135,7 @@ pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<Vec<JoinHandle<()>>> {
             // The connection of the helper reports the end of its program.
             let _ = register(&space);
             let took = process::thread_time() - before;
-            lock(&space).looks.end(took);
+            lock(&space).registration.scans().end(took);
             pager.to_scan.looked(took, part(pager.account.unobserved_bytes()));
         }
     };

@@ -85,21 +85,21 @@ impl Pass {
         }
         let Pass { sample, total, .. } = self;
         let mut space = lock(shared);
-        self.managed.extend(space.pid);
+        self.managed.extend(space.process.pid());
         space.look_after_forks();
-        self.has_lost_helper |= space.has_lost_helper(size);
+        self.has_lost_helper |= space.process.has_lost_helper(size);
         let bytes = space.bytes_of(size);
         sample.managed_apart += bytes;
-        match lives.is_none() && space.files().is_some() {
+        match lives.is_none() && space.process.files().is_some() {
             true => total.add_ended(&mut space, bytes),
             false => total.add(&mut space, bytes),
         }
         sample.tables += space.bytes() as u64;
-        sample.shares |= space.group().is_some();
+        sample.shares |= space.charge.group().is_some();
         sample.largest_batch = sample.largest_batch.max(batch_bytes(bytes));
-        space.have_forks_told(bytes, self.headroom_for_copies);
+        space.have_forks_reported(bytes, self.headroom_for_copies);
         if let Some(size) = lives {
-            sample.unobserved += space.grown_untold(size);
+            sample.unobserved += space.charge.take_unobserved_growth(size);
             sample.others += size.others * PAGE_SIZE as u64;
             self.due.see(shared, &mut space, size);
         }

@@ -52,7 +52,7 @@ pub(crate) struct Known<'a> {
     pub(crate) table: &'a PageTable,
     pub(crate) registered: &'a RangeSet,
     /// They stay where they are.
-    pub(crate) left: &'a RangeSet,
+    pub(crate) unevictable: &'a RangeSet,
     /// The program is about to drop them.
     pub(crate) removing: &'a RangeSet,
 }
@@ -89,7 +89,7 @@ impl Search {
 impl Known<'_> {
     /// The parts of some addresses whose pages may leave.
     fn leaving(&self, addresses: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-        self.registered.within(addresses).flat_map(|part| self.left.outside(part))
+        self.registered.within(addresses).flat_map(|part| self.unevictable.outside(part))
     }
 
     /// The first addresses that are looked at together: with parts whose pages may leave, and
@@ -260,7 +260,7 @@ mod tests {
                 Ok(answer(runs, range.end))
             };
             let none = RangeSet::new();
-            let known = Known { table, registered, left: &none, removing: &none };
+            let known = Known { table, registered, unevictable: &none, removing: &none };
             hand.pick(BATCH, known, found, false).unwrap()
         }
 
@@ -379,7 +379,8 @@ mod tests {
             (PageTable::default(), RangeSet::new(), RangeSet::new());
         registered.insert(0..COUNT * PAGE);
         (0..COUNT).for_each(|page| table.set(page, Entry { returned: true, ..UNKNOWN }));
-        let known = Known { table: &table, registered: &registered, left: &none, removing: &none };
+        let known =
+            Known { table: &table, registered: &registered, unevictable: &none, removing: &none };
         let alone = &mut |range: Range<u64>| {
             Ok(answer(vec![3 * PAGE..4 * PAGE, 7 * PAGE..8 * PAGE], range.end))
         };
@@ -409,8 +410,12 @@ mod tests {
         left.insert(100 * PAGE..200 * PAGE);
         left.insert(1000 * PAGE..1024 * PAGE);
         removing.insert(500 * PAGE..600 * PAGE);
-        let known =
-            Known { table: &table, registered: &registered, left: &left, removing: &removing };
+        let known = Known {
+            table: &table,
+            registered: &registered,
+            unevictable: &left,
+            removing: &removing,
+        };
         let picked = ClockHand::default().pick(2000, known, &mut everything, false).unwrap();
         let leaves = |page: &u64| !(100..200).contains(page) && !(500..600).contains(page);
         assert_eq!(picked, (0..1000).filter(leaves).collect::<Vec<u64>>());
@@ -421,7 +426,8 @@ mod tests {
         const HEAT: u8 = 2;
         let (table, registered) = all_there(1024, HEAT);
         let none = RangeSet::new();
-        let known = Known { table: &table, registered: &registered, left: &none, removing: &none };
+        let known =
+            Known { table: &table, registered: &registered, unevictable: &none, removing: &none };
         let mut hand = ClockHand::default();
         let mut all = BTreeSet::new();
         for turn in 0..1 << HEAT {
@@ -458,7 +464,7 @@ mod tests {
         fn pick(&mut self, hand: &mut ClockHand, most: usize) -> Vec<u64> {
             let Sparse { table, registered, there, asked, took } = self;
             let none = RangeSet::new();
-            let known = Known { table, registered, left: &none, removing: &none };
+            let known = Known { table, registered, unevictable: &none, removing: &none };
             let found = &mut |range: Range<u64>| {
                 asked.push(range.clone());
                 let mut pages = there.range(range.start / PAGE..range.end / PAGE);

@@ -37,7 +37,7 @@ impl BatchStore {
     ) -> io::Result<()> {
         let (batch, files) = {
             let mut space = lock(space);
-            let files = space.files().ok_or(io::ErrorKind::NotFound)?;
+            let files = space.process.files().cloned().ok_or(io::ErrorKind::NotFound)?;
             let Some(batch) = take(&mut space) else { return Ok(()) };
             (batch, files)
         };
@@ -50,7 +50,7 @@ impl BatchStore {
         // than what is done under it.
         let mut space = lock(space);
         let mut stored = 0;
-        space.fresh.see(done.slots_ahead, done.untouched.len());
+        space.faults.note_ahead(done.slots_ahead, done.untouched.len());
         space.drop_untouched(done.untouched);
         for (staged, slot) in done.slots {
             if space.stored(staged, slot) {
@@ -148,11 +148,11 @@ struct Emptied {
 
 /// The other members of a space's fork group.
 pub(super) fn relatives(pager: &Pager, space: &SpaceHandle) -> Vec<SpaceHandle> {
-    let group = lock(space).group().cloned();
+    let group = lock(space).charge.group().cloned();
     if group.is_none() {
         return Vec::new();
     }
     let mut all = pager.spaces();
-    all.retain(|other| !Arc::ptr_eq(other, space) && lock(other).group() == group.as_ref());
+    all.retain(|other| !Arc::ptr_eq(other, space) && lock(other).charge.group() == group.as_ref());
     all
 }

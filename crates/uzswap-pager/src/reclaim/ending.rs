@@ -72,10 +72,14 @@ impl Pager {
         let by_size = spaces.iter().filter_map(|space| {
             let space = lock(space);
             // Mostly, its group shares the stored pages.
-            let members = u64::from(space.members());
+            let members = u64::from(space.charge.members());
             let stored = space.table.stored_pages() * PAGE_SIZE as u64 / members;
             let bytes = space.resident_bytes() + stored;
-            Some(Candidate { bytes, peer: space.peer.clone()?, thread: space.thread? })
+            Some(Candidate {
+                bytes,
+                peer: space.process.peer().cloned()?,
+                thread: space.process.thread()?,
+            })
         });
         by_size.max_by_key(|it| it.bytes)
     }
@@ -104,8 +108,12 @@ impl Pager {
             false => String::new(),
         };
         let file = if self.store.has_file() { "" } else { " or a --backing file" };
-        let locked =
-            self.spaces().iter().filter_map(|space| lock(space).thread).map(locked_bytes).sum();
+        let locked = self
+            .spaces()
+            .iter()
+            .filter_map(|space| lock(space).process.thread())
+            .map(locked_bytes)
+            .sum();
         let locked = match locked {
             0 => String::new(),
             bytes => format!(" (mlock: {:.1} MiB of mappings are locked)", mib(bytes)),

@@ -52,7 +52,7 @@ impl Evictable {
 fn of_space(space: &SpaceHandle) -> Option<u64> {
     let (ranges, files) = {
         let space = lock(space);
-        (space.evictable_ranges(), space.files()?)
+        (space.evictable_ranges(), space.process.files().cloned()?)
     };
     let mut bytes = 0;
     for range in ranges {
@@ -81,18 +81,18 @@ mod tests {
         let pages = vec![[1_u8; PAGE_SIZE]; 66];
         let start = (pages.as_ptr().addr() as u64).next_multiple_of(PAGE);
         let mut space = AddressSpace::of_nothing();
-        space.take_this_process();
-        let files = space.files().unwrap();
+        space.process.read(std::process::id());
+        let files = space.process.files().cloned().unwrap();
         if files.resident(start..start + PAGE).is_err() {
             return; // before Linux 6.7
         }
-        space.registered.insert(start..start + 64 * PAGE);
-        space.stays(start + 10 * PAGE..start + 20 * PAGE);
+        space.registration.insert(start..start + 64 * PAGE);
+        space.unevictable.add(start + 10 * PAGE..start + 20 * PAGE);
         let spaces = [SharedAddressSpace::alone(space)];
         let (now, mut evictable) = (Instant::now(), Evictable::new(Instant::now()));
         let later = now + Duration::from_secs(1);
         assert_eq!(evictable.bytes(later, &spaces), 54 * PAGE);
-        lock(&spaces[0]).stays(start..start + 10 * PAGE);
+        lock(&spaces[0]).unevictable.add(start..start + 10 * PAGE);
         assert_eq!(evictable.bytes(later, &spaces), 54 * PAGE, "the last count holds for a while");
         assert_eq!(evictable.bytes(later + Duration::from_secs(60), &spaces), 44 * PAGE);
         drop(pages);

@@ -174,7 +174,7 @@ impl Evictor {
 
     /// Whether the kernel has no memory or mappings for moves of some program's pages.
     fn has_no_memory(&self) -> bool {
-        self.pager.spaces().iter().any(|space| lock(space).has_no_memory())
+        self.pager.spaces().iter().any(|space| lock(space).commands.has_no_memory())
     }
 
     /// Whether a space may give pages soon that it cannot give now: a thread waits while it changes
@@ -182,14 +182,15 @@ impl Evictor {
     fn is_any_held_up(pager: &Pager) -> bool {
         pager.spaces().iter().any(|space| {
             let space = lock(space);
-            let is_late = space.helper().is_some_and(|helper| helper.is_late());
-            space.uffd.is_changing() || is_late && !space.is_stopped()
+            let is_late = space.commands.helper().is_some_and(|helper| helper.is_late());
+            space.uffd.is_changing() || is_late && !space.process.is_stopped()
         })
     }
 
     fn is_any_awaited(&self) -> bool {
-        let is_awaited =
-            |space: &SpaceHandle| lock(space).helper().is_some_and(|helper| helper.is_awaited());
+        let is_awaited = |space: &SpaceHandle| {
+            lock(space).commands.helper().is_some_and(|helper| helper.is_awaited())
+        };
         self.pager.spaces().iter().any(is_awaited)
     }
 
@@ -212,8 +213,8 @@ impl Evictor {
         for shared in self.pager.spaces() {
             let space = lock(&shared);
             let bytes = space.seen_bytes();
-            let discounted = space.refaults.discount(bytes);
-            most = most.max(space.members());
+            let discounted = space.faults.discount(bytes);
+            most = most.max(space.charge.members());
             drop(space);
             spaces.push((discounted, bytes, shared));
         }
@@ -247,7 +248,7 @@ impl Evictor {
             if is_any_late && *resident <= KEPT_MAX {
                 continue; // it may be whom that waits for: a debugger
             }
-            let alone = spares_common && lock(space).members() > FEW;
+            let alone = spares_common && lock(space).charge.members() > FEW;
             match self.evict_from(space, *resident, alone) {
                 Ok(pages) => freed += pages,
                 Err(error) => is_any_late |= error.kind() == io::ErrorKind::WouldBlock,
@@ -272,7 +273,7 @@ impl Evictor {
         }
         loop {
             self.helper(space)?; // it may end at any time
-            lock(space).try_pinned_again();
+            lock(space).unevictable.try_pinned_again(Instant::now());
             // A round may have filled two batches, and empties one.
             let is_ahead = lock(space).filled_batches() > batches_staged;
             let most = if is_ahead { 0 } else { leave };
@@ -320,7 +321,7 @@ impl Evictor {
     /// Has the kernel drop pages that the program has freed lazily; how many those were.
     fn drop_lazily_freed(&self, space: &SpaceHandle) -> io::Result<usize> {
         let since = Instant::now();
-        let files = lock(space).start_lazy_look(since);
+        let files = lock(space).start_lazy_scan(since);
         let Some(files) = files else { return Ok(0) };
         let found = files.lazily_freed()?; // nothing is locked: the kernel walks all pages
         let mut is_given = false;
@@ -369,14 +370,14 @@ impl Evictor {
     /// more than it does.
     fn may_leave_many(&self, space: &SpaceHandle) -> bool {
         let is_known = |group: &ForkGroup| group.members() <= FEW || group.is_counted();
-        lock(space).group().is_none_or(is_known)
+        lock(space).charge.group().is_none_or(is_known)
             || self.pager.account.is_surely_over()
             || self.idle.are_many()
     }
 
     /// The pages of some runs that no outsider has: what such a process has stays in any case.
     fn worth_evicting(&self, space: &SpaceHandle, runs: Vec<(u64, usize)>) -> Vec<(u64, usize)> {
-        let group = lock(space).group().cloned();
+        let group = lock(space).charge.group().cloned();
         match group.filter(|_| !runs.is_empty()) {
             Some(group) => without_pages_of(&self.pager.outsiders.of(&group), runs),
             None => runs,
@@ -385,7 +386,7 @@ impl Evictor {
 
     /// The helper of a space, where it is not late with what it was given before.
     fn helper(&self, space: &SpaceHandle) -> io::Result<Arc<Helper>> {
-        let helper = lock(space).helper().ok_or(io::ErrorKind::NotFound)?;
+        let helper = lock(space).commands.helper().ok_or(io::ErrorKind::NotFound)?;
         if helper.is_late() {
             self.hear(space, helper.hear(Duration::ZERO))?;
         }
@@ -404,7 +405,7 @@ impl Evictor {
             return Ok((Moved::default(), 0));
         }
         let mut patience = self.patience.lock();
-        let heard = helper.carry_out(&mut patience, || lock(space).is_stopped());
+        let heard = helper.carry_out(&mut patience, || lock(space).process.is_stopped());
         drop(patience);
         self.hear(space, heard)
     }
@@ -451,12 +452,12 @@ impl Evictor {
             let moved = moved.map_or(0, |(moved, _)| moved.pages);
             if moved > 0 {
                 // As one less has them, they were in others' count, but for one's.
-                others += lock(&relative).count_itself(moved);
+                others += lock(&relative).charge.count_itself(moved);
                 let _ = self.empty_newest(&relative);
             }
         }
         // If not in its own, in that of the first that they have left.
-        lock(space).count_itself(others.min(freed));
+        lock(space).charge.count_itself(others.min(freed));
         Ok(freed)
     }
 

@@ -179,8 +179,8 @@ impl Window {
                 Memory::Fresh { .. } | Memory::Unmapped => None,
             };
             // The page is dropped in a moment. Or it was, and its next fault shows no marker.
-            let is_dropped = space.removing.contains(address(page));
-            if space.poison_later.contains(address(page)) {
+            let is_dropped = space.layout.removing.contains(address(page));
+            if space.layout.poison_later.contains(address(page)) {
                 is_unknown = true;
             } else if known != is && !(is_dropped && (known.is_none() || is.is_none())) {
                 panic!("page {page}: {known:?} is known, {is:?} is true; {at_first:?}, {self:?}");

@@ -554,7 +554,7 @@ impl World {
                     self.space.forget(range); // the program dropped it
                     self.free_released();
                 }
-                _ if page.is_marked && !self.space.removing.contains(range.start) => {
+                _ if page.is_marked && !self.space.layout.removing.contains(range.start) => {
                     self.fail(&format!("page {at} was evicted, and is not known"));
                 }
                 Place::Staged(_) | Place::Program => {}
@@ -612,7 +612,7 @@ impl World {
 
     /// Pages of unknown content raise a signal. Here they are zero from now on.
     fn poison(&mut self) {
-        let unknown = std::mem::take(&mut self.space.poison_later);
+        let unknown = std::mem::take(&mut self.space.layout.poison_later);
         for at in unknown.iter().flat_map(|range| places(&range)) {
             if let Some(page) = &mut self.machine.pages[at]
                 && page.is_registered
@@ -641,7 +641,7 @@ impl World {
     }
 
     fn free_released(&mut self) {
-        for slot in self.space.take_released() {
+        for slot in self.space.layout.take_released() {
             self.kept.remove(&slot).expect("a slot that is kept");
         }
     }
@@ -655,14 +655,14 @@ impl World {
             if !self.settle() {
                 return;
             }
-            let AddressSpace { table, registered, left, removing, .. } = &self.space;
+            let AddressSpace { table, registration, unevictable, layout, .. } = &self.space;
             let may_leave = |&at: &usize| {
                 let address = address(at);
                 self.machine.pages[at].is_some_and(|page| page.resident.is_some())
                     && table.get(number(at)).place == Place::Program
-                    && registered.contains(address)
-                    && !left.contains(address)
-                    && !removing.contains(address)
+                    && registration.ranges().contains(address)
+                    && !unevictable.ranges().contains(address)
+                    && !layout.removing.contains(address)
             };
             let all: Vec<usize> = (0..PAGES).filter(may_leave).collect();
             self.command = all.into_iter().filter(|_| self.one_in(2)).collect();
@@ -694,14 +694,15 @@ impl World {
             Registrar::Waits => {
                 let mut mappings = all(machine);
                 // The kernel is not asked for what is known.
-                mappings.retain(|it| !space.registered.outside(it.range.clone()).is_empty());
+                mappings
+                    .retain(|it| !space.registration.ranges().outside(it.range.clone()).is_empty());
                 Registrar::Looked(mappings)
             }
             Registrar::Looked(mappings) => {
                 self.is_locked = true;
-                let is_settled = machine.changing == 0 && space.is_settled();
+                let is_settled = machine.changing == 0 && space.layout.is_settled();
                 if is_settled {
-                    space.looks.changed = Some(RangeSet::default());
+                    space.registration.scans().begin_changes();
                 }
                 let parts = space.unregistered(mappings);
                 let parts = parts.into_iter().flat_map(|unregistered| unregistered.parts).collect();
@@ -719,10 +720,10 @@ impl World {
                     }
                     None => {
                         self.is_locked = false;
-                        if machine.changing > 0 || !space.is_settled() {
+                        if machine.changing > 0 || !space.layout.is_settled() {
                             registered
                                 .iter()
-                                .for_each(|it| space.registered_since.insert(it.clone()));
+                                .for_each(|it| space.layout.registered_since.insert(it.clone()));
                         }
                         if is_settled {
                             Registrar::Registered(registered)
@@ -740,7 +741,7 @@ impl World {
                 Registrar::LookedAgain(registered, now)
             }
             Registrar::LookedAgain(registered, now) => {
-                let changed = space.looks.changed.take().unwrap_or_default();
+                let changed = space.registration.scans().take_changed();
                 let there = registered.into_iter().filter(|part| !changed.has_some_of(part));
                 if machine.changing == 0 {
                     space.note_registered(there.collect(), &now, false);
@@ -767,7 +768,7 @@ impl World {
         if !slots.iter().eq(self.kept.keys()) {
             self.fail(&format!("slots {slots:?} are known, and kept {:?}", self.kept));
         }
-        if self.machine.changing > 0 || !self.space.is_settled() || !self.moved.is_empty() {
+        if self.machine.changing > 0 || !self.space.layout.is_settled() || !self.moved.is_empty() {
             return;
         }
         let is_dropped = |at: &usize| {
@@ -792,14 +793,14 @@ impl World {
                 Some(_) => None,
             };
             // The page moved there before the drop: the next fault shows that its marker is gone.
-            let has_gone = is.is_none() && self.space.removing.contains(address(at));
+            let has_gone = is.is_none() && self.space.layout.removing.contains(address(at));
             if known != is && !has_gone {
                 let page = self.machine.pages[at];
                 self.fail(&format!(
                     "of page {at}, {known:?} is known, and {is:?} is true: {page:?}"
                 ));
             }
-            let is_registered = self.space.registered.contains(address(at));
+            let is_registered = self.space.registration.ranges().contains(address(at));
             if is_registered && !self.machine.pages[at].is_some_and(|page| page.is_registered) {
                 self.fail(&format!("page {at} counts as registered, and is not"));
             }

@@ -51,8 +51,8 @@ impl Answer {
                 let mut space = lock(space);
                 match told {
                     _ if !is_of_group(&space, self.group) => {}
-                    Some(told) => space.count_part(told, of),
-                    None => space.count_no_part(),
+                    Some(told) => space.charge.count_part(told, of),
+                    None => space.charge.count_no_part(),
                 }
             }
             (Asked::Outsider(outsider), Some(told)) => {
@@ -64,7 +64,7 @@ impl Answer {
 }
 
 pub(super) fn is_of_group(space: &AddressSpace, number: usize) -> bool {
-    space.group().is_some_and(|group| group.number() == number)
+    space.charge.group().is_some_and(|group| group.number() == number)
 }
 
 /// Shared bytes as the living members of a group have answered: the least and the most.
@@ -199,8 +199,9 @@ mod tests {
         assert_eq!(common(&many), (MANY, true));
         // One that ended after it was asked, and one that has come to another group.
         let [gone, moved] = [(); 2].map(|()| member(&group));
-        lock(&gone).group = None;
-        lock(&moved).group = Some(ForkGroup::default().join());
+        lock(&gone).charge.take_member();
+        lock(&moved).charge.take_member();
+        lock(&moved).join_group(&ForkGroup::default(), 100);
         let mut common = Common::default();
         for space in [gone, moved] {
             common.add(&answer(&space, &group, Some(Part::of(100, 100, 1))));

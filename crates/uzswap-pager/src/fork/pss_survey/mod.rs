@@ -216,8 +216,8 @@ impl PssSurvey {
             if let Some(group) = found.group_to_ask() {
                 let known = known_of(&mut groups, group);
                 known.asked += 1;
-                known.is_unsure |= found.is_part_unsure();
-                is_any_unsure |= found.is_part_unsure();
+                known.is_unsure |= found.charge.is_part_unsure();
+                is_any_unsure |= found.charge.is_part_unsure();
                 all.push(Asked::Managed(space.clone()));
             }
         }
@@ -263,9 +263,9 @@ impl PssSurvey {
         // Members that answered and still live count the shared pages, and no newcomer does.
         for space in spaces {
             let mut space = lock(space);
-            let known = space.group().and_then(|group| groups.get(&group.number()));
+            let known = space.charge.group().and_then(|group| groups.get(&group.number()));
             if let Some(Known { common, .. }) = known {
-                space.give_back_inherited(common.most_bytes());
+                space.charge.give_back_inherited(common.most_bytes());
             }
         }
         for answer in self.answers.drain(..) {
@@ -285,10 +285,12 @@ impl PssSurvey {
         let (since, spent) = (Instant::now(), process::thread_time());
         let (files, group, made_own_bytes) = {
             let space = lock(space);
-            let (Some(files), Some(group)) = (space.files(), space.group().cloned()) else {
+            let (Some(files), Some(group)) =
+                (space.process.files().cloned(), space.charge.group().cloned())
+            else {
                 return true;
             };
-            (files, group, space.made_own_bytes())
+            (files, group, space.charge.made_own_bytes())
         };
         let before = group.members();
         let resident = resident_bytes(space);
@@ -296,7 +298,7 @@ impl PssSurvey {
         self.spend(spent);
         let members = (before + group.members()) / 2;
         match part {
-            None if !lock(space).is_ending() => return true, // the kernel does not tell
+            None if !lock(space).process.is_ending() => return true, // the kernel does not tell
             Some(_) if members < MANY && lock(space).uffd.is_changing() => return false,
             _ => {}
         }
@@ -345,7 +347,7 @@ fn nanoseconds(time: Duration) -> i64 {
 #[cfg(test)]
 fn member(group: &crate::fork_group::ForkGroup) -> SpaceHandle {
     let mut space = crate::address_space::AddressSpace::of_nothing();
-    space.joins(group, 100);
+    space.join_group(group, 100);
     crate::address_space::handle::SharedAddressSpace::alone(space)
 }
 
@@ -413,7 +415,7 @@ mod tests {
         let mut survey = PssSurvey::new();
         assert!(!survey.begin(&spaces, &[], Urgency::Usual));
         assert_eq!(survey.to_ask.len(), 0, "they have no files to be asked by");
-        spaces.iter().for_each(|space| lock(space).take_this_process());
+        spaces.iter().for_each(|space| lock(space).process.read(std::process::id()));
         let asked =
             |survey: &PssSurvey| survey.groups.values().map(|known| known.asked).sum::<u32>();
         assert!(!survey.begin(&spaces, &[], Urgency::Usual));

@@ -33,12 +33,12 @@ impl Model {
 
     fn fork(&mut self, at: usize) {
         let (parent, pages) = self.processes[at].clone();
-        let group = lock(&parent).group().cloned().unwrap_or_default();
+        let group = lock(&parent).charge.group().cloned().unwrap_or_default();
         let resident = (pages.len() * PAGE_SIZE) as u64;
         let mut child = AddressSpace::of_nothing();
-        lock(&parent).joins(&group, resident);
-        child.joins(&group, resident);
-        child.expect();
+        lock(&parent).join_group(&group, resident);
+        child.join_group(&group, resident);
+        child.charge.expect_helper();
         self.processes.push((SharedAddressSpace::alone(child), pages));
     }
 
@@ -55,11 +55,10 @@ impl Model {
 
     fn end(&mut self, at: usize) {
         let (space, _) = self.processes.remove(at);
-        let mut gone = lock(&space);
-        let (group, lent) = (gone.group.take(), gone.lent_bytes());
-        drop(gone);
-        let Some(group) = group.map(|member| (*member).clone()) else { return };
-        let is_of_it = |space: &&SpaceHandle| lock(space).group() == Some(&group);
+        let member = lock(&space).charge.take_member();
+        let ended = member.map(|(member, lent)| ((*member).clone(), lent));
+        let Some((group, lent)) = ended else { return };
+        let is_of_it = |space: &&SpaceHandle| lock(space).charge.group() == Some(&group);
         let rest: Vec<&SpaceHandle> =
             self.processes.iter().map(|(space, _)| space).filter(is_of_it).collect();
         match rest[..] {
@@ -91,11 +90,11 @@ impl Model {
         let mut survey = PssSurvey::new();
         for (space, pages) in &self.processes {
             let found = lock(space);
-            let Some(group) = found.group().cloned() else { continue };
+            let Some(group) = found.charge.group().cloned() else { continue };
             let part: f64 = pages.iter().map(|page| PAGE_SIZE as f64 / holders[page]).sum();
             let resident = (pages.len() * PAGE_SIZE) as u64;
             let part = Part::of(part as u64, resident, group.members());
-            let (at, made_own_bytes) = (Instant::now(), found.made_own_bytes());
+            let (at, made_own_bytes) = (Instant::now(), found.charge.made_own_bytes());
             let told = Some(Told { at, resident, part, made_own_bytes });
             let known = known_of(&mut survey.groups, &group);
             (known.asked, known.is_unsure) = (known.asked + 1, true);

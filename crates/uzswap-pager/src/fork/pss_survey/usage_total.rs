@@ -32,13 +32,13 @@ struct OfGroup {
 impl UsageTotal {
     /// Adds a process with so many resident bytes.
     pub(crate) fn add(&mut self, space: &mut AddressSpace, resident: u64) {
-        let counted = space.count(resident);
-        let Some(group) = space.group() else {
+        let counted = space.charge.count(resident);
+        let Some(group) = space.charge.group() else {
             self.alone += counted;
             return;
         };
         let left = group.left();
-        self.doubtful += space.doubtful_bytes();
+        self.doubtful += space.charge.doubtful_bytes();
         let group = group.clone();
         self.add_member(&group, left, resident, counted);
     }
@@ -48,8 +48,8 @@ impl UsageTotal {
     pub(crate) fn add_ended(&mut self, space: &mut AddressSpace, resident: u64) {
         let doubtful = self.doubtful;
         self.add(space, resident);
-        if space.group().is_some() {
-            self.doubtful = doubtful + space.count(resident);
+        if space.charge.group().is_some() {
+            self.doubtful = doubtful + space.charge.count(resident);
         }
     }
 
@@ -116,8 +116,8 @@ mod tests {
         let mut sum = UsageTotal::default();
         sum.add(&mut lock(&first), 100);
         assert!(sum.is_certain());
-        lock(&first).group = None;
-        lock(&second).inherit(100);
+        lock(&first).charge.take_member();
+        lock(&second).charge.inherit(100);
         sum.add(&mut lock(&second), 100);
         assert!(!sum.is_certain());
         let mut sum = UsageTotal::default();

@@ -6,7 +6,7 @@
 use std::io;
 use std::ops::Range;
 
-use super::PAGE;
+use super::{AddressSpace, PAGE};
 use crate::range_set::RangeSet;
 use crate::{SpaceHandle, lock};
 use uzswap_sys::process;
@@ -28,25 +28,25 @@ const FOUND_MAX: usize = 4096;
 
 /// Pages that are never moved.
 #[derive(Debug, Default)]
-pub(super) struct Words {
+pub(super) struct KernelWords {
     /// All of them: those of `lasting`, and those that were found lately.
     all: RangeSet,
     /// Of arguments, and of the word that is cleared when the first thread ends.
     lasting: RangeSet,
     /// Pages that were found since the last aging.
     found: RangeSet,
-    /// Threads whose entries were looked at.
-    looked_at: usize,
+    /// Threads whose entries were scanned.
+    scanned: usize,
 }
 
-impl Words {
+impl KernelWords {
     pub(super) fn insert_lasting(&mut self, pages: Range<u64>) {
         self.lasting.insert(pages.clone());
         self.all.insert(pages);
     }
 
     /// Adds pages that the kernel uses at the end of a thread; `false` where they are too many.
-    fn insert_found(&mut self, pages: Range<u64>) -> bool {
+    pub(super) fn insert_found(&mut self, pages: Range<u64>) -> bool {
         if self.found.len() >= FOUND_MAX {
             return false;
         }
@@ -75,8 +75,12 @@ impl Words {
         &self.all
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
-        self.all.iter()
+    pub(super) fn scanned(&self) -> usize {
+        self.scanned
+    }
+
+    pub(super) fn note_scanned(&mut self, threads: usize) {
+        self.scanned = threads;
     }
 
     /// Memory that they take, in bytes, about.
@@ -91,10 +95,9 @@ impl Words {
 /// that are not found for some seconds are forgotten. A program can name any address: only
 /// registered memory would be evicted, and the notes are bounded.
 pub(crate) fn leave_words_of_threads(space: &SpaceHandle) {
-    let (files, looked_at) = {
+    let (files, scanned) = {
         let mut space = lock(space);
-        space.knows_words = true; // of what is registered now
-        (space.files.clone(), space.words.looked_at)
+        (space.process.files().cloned(), space.unevictable.begin_word_scan())
     };
     let Some(files) = files else { return };
     let threads: Vec<u32> = files.threads().collect();
@@ -107,27 +110,25 @@ pub(crate) fn leave_words_of_threads(space: &SpaceHandle) {
     let mut lists: Vec<u64> = lists.filter(|list| LISTS.contains(list)).collect();
     let mut words: Vec<Range<u64>> =
         lists.iter().map(|list| list - BESIDE..list + BESIDE).collect();
-    let first = looked_at.checked_rem(lists.len()).unwrap_or(0);
+    let first = scanned.checked_rem(lists.len()).unwrap_or(0);
     lists.rotate_left(first);
     let mut entries = ENTRIES_MAX;
-    let mut looks = 0;
+    let mut scans = 0;
     for list in lists {
         if entries == 0 {
             break;
         }
-        looks += 1;
+        scans += 1;
         // Unreadable memory: the thread has ended, or has no list.
         let read = &mut |address, to: &mut [u8]| files.memory.read(address, to);
         let _ = held(list, &mut entries, read, &mut words);
     }
     let mut space = lock(space);
-    space.words.looked_at = looked_at.wrapping_add(looks);
-    for word in words {
-        let pages = word.start / PAGE * PAGE..word.end.next_multiple_of(PAGE);
-        if space.registered.has_some_of(&pages) && space.words.insert_found(pages.clone()) {
-            space.left.insert(pages);
-        }
-    }
+    let AddressSpace { unevictable, registration, .. } = &mut *space;
+    let pages = |word: Range<u64>| word.start / PAGE * PAGE..word.end.next_multiple_of(PAGE);
+    let found =
+        words.into_iter().map(pages).filter(|pages| registration.ranges().has_some_of(pages));
+    unevictable.end_word_scan(scanned.wrapping_add(scans), found);
 }
 
 /// Two addresses of each robust futex in a thread's list: its entry, and the futex itself. The head
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn what_a_program_names_is_bounded_and_forgotten() {
         let page = |number: u64| number * 2 * PAGE..(number * 2 + 1) * PAGE;
-        let mut words = Words::default();
+        let mut words = KernelWords::default();
         words.insert_lasting(page(0));
         let found = (1..10_000).filter(|&number| words.insert_found(page(number))).count();
         assert_eq!(found, FOUND_MAX);
@@ -205,7 +206,7 @@ mod tests {
         assert!(words.contains(page(1).start) && !words.contains(page(2).start));
         assert_eq!(words.all().len(), 3);
         words.grow_older();
-        assert_eq!(words.iter().collect::<Vec<_>>(), [page(0)]);
+        assert_eq!(words.all().iter().collect::<Vec<_>>(), [page(0)]);
         words.remove(page(0));
         assert_eq!((words.all().len(), words.bytes()), (0, 0));
     }

@@ -1,0 +1,102 @@
+//! The faults of a process so far: how many, by which threads, and in which order.
+
+use std::ops::Range;
+
+use super::AddressSpace;
+use crate::page_table::{Entry, UNKNOWN};
+use crate::policy::readahead::{FreshStreams, Streams};
+use crate::policy::refaults::Refaults;
+use crate::sched::source_mix::{SourceMix, Sources};
+
+/// The faults of a process.
+#[derive(Debug, Default)]
+pub(crate) struct FaultHistory {
+    served: u64,
+    refaults: Refaults,
+    /// Streams of faults of evicted pages.
+    evicted: Streams,
+    /// Streams of faults in memory that was never touched.
+    fresh: FreshStreams,
+    /// Streams of first writes to protected pages.
+    writes: Streams,
+    /// Whether the last faults came from several threads.
+    threads: SourceMix,
+    /// All workers read its faults, because several threads fault in turn.
+    has_all_workers: bool,
+}
+
+impl FaultHistory {
+    /// Notes a served fault.
+    pub(crate) fn note_served(&mut self) {
+        self.served += 1;
+    }
+
+    pub(super) fn served(&self) -> u64 {
+        self.served
+    }
+
+    /// Notes evicted pages.
+    pub(super) fn note_evicted(&mut self, pages: usize) {
+        self.refaults.evict(pages);
+    }
+
+    /// Notes that a thread touched a page soon after its eviction.
+    pub(crate) fn note_refault(&mut self) {
+        self.refaults.refault();
+    }
+
+    /// The size of a process of so many bytes, less its refaulting part.
+    pub(crate) fn discount(&self, bytes: u64) -> u64 {
+        self.refaults.discount(bytes)
+    }
+
+    /// Pages to restore for a fault of `page`, at most `most`.
+    pub(crate) fn window_of_evicted(&mut self, page: u64, most: usize) -> Range<u64> {
+        self.evicted.window(page, most)
+    }
+
+    /// Pages to make writable for a write to `page`, at most `most`.
+    pub(super) fn window_of_writes(&mut self, page: u64, most: usize) -> Range<u64> {
+        self.writes.window(page, most)
+    }
+
+    /// Notes how many pages left that were filled ahead of a touch: touched, and as they were.
+    pub(crate) fn note_ahead(&mut self, touched: usize, untouched: usize) {
+        self.fresh.see(touched, untouched);
+    }
+
+    /// Notes which thread faulted: the present sources, if other workers than now must read them.
+    pub(crate) fn note_thread(&mut self, thread: u32) -> Option<Sources> {
+        let sources = self.threads.see(thread);
+        sources.filter(|it| (*it == Sources::Several) != self.has_all_workers)
+    }
+
+    pub(crate) fn has_all_workers(&self) -> bool {
+        self.has_all_workers
+    }
+
+    /// Notes whether all workers read its faults.
+    pub(crate) fn note_workers(&mut self, are_all: bool) {
+        self.has_all_workers = are_all;
+    }
+}
+
+impl AddressSpace {
+    /// Pages to fill for a fault of the fresh `page`, at most `most`; no command moves them.
+    pub(crate) fn fresh_window(&mut self, page: u64, most: usize) -> Range<u64> {
+        let AddressSpace { faults, table, .. } = self;
+        let window = faults.fresh.window(page, most, |page| table.get(page) != UNKNOWN);
+        self.not_commanded(page, window)
+    }
+
+    /// Pages of zeros are there: the one that a thread has asked for, and others ahead of that.
+    pub(crate) fn filled_fresh(&mut self, asked: u64, filled: Range<u64>) {
+        self.faults.fresh.filled(asked, &filled);
+        for page in filled {
+            self.returned(page, 0);
+            if page != asked {
+                self.table.set(page, Entry { ahead: true, returned: true, ..UNKNOWN });
+            }
+        }
+    }
+}
