@@ -324,12 +324,8 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
         }
         let Some(files) = space.process.files().cloned() else { return Ok(()) };
         space.register_identity();
-        (
-            files,
-            Arc::clone(&space.uffd),
-            space.registration.ranges().clone(),
-            space.fork_reports.has_advice(),
-        )
+        let known = space.registration.ranges.clone();
+        (files, Arc::clone(&space.uffd), known, space.fork_reports.has_advice())
     };
     let size = files.size().map(|size| size.mapped);
     // At first the large mappings are registered: they grow most.
