@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::fork_advice::ForkAdvice;
 use super::lazy::LazyScans;
-use super::{AddressSpace, PAGE, PROTECT_MAX, pages};
+use super::write_protect::PROTECT_MAX;
+use super::{AddressSpace, PAGE, pages};
 use crate::program::procfs::{Empty, ProcessFiles, Size};
 use crate::program::vmas::Mapping;
 use crate::range_set::{RangeSet, count};
