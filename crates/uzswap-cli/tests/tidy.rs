@@ -263,6 +263,54 @@ fn questions_borrow_what_they_ask_as_shared() {
     assert!(wrong.is_empty(), "a question that takes &mut self:\n{}", wrong.join("\n"));
 }
 
+/// Functions or structs of a source, by their keyword: the name, and the lines to the last brace.
+fn items<'a>(lines: &'a [&'a str], keyword: &str) -> Vec<(&'a str, &'a [&'a str])> {
+    let is_modifier = |word: &str| word == "const" || word.starts_with("pub");
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let Some((before, after)) = line.split_once(keyword) else { continue };
+        let indent = line.len() - line.trim_start().len();
+        let end = format!("{}}}", " ".repeat(indent));
+        let head = lines[at..].iter().position(|line| line.ends_with([';', '{', '}']));
+        let head = head.map_or(at, |lines| at + lines);
+        if before.split_whitespace().all(is_modifier) && lines[head].ends_with('{') {
+            let length = lines[at..].iter().position(|line| *line == end).unwrap() + 1;
+            found.push((first_names(after)[0], &lines[at..at + length]));
+        }
+    }
+    found
+}
+
+/// A reader has an overview of one page of a function, and of few fields.
+#[test]
+fn files_functions_and_structs_of_the_pager_are_small() {
+    const LINES_MAX: usize = 500;
+    const FUNCTION_MAX: usize = 70;
+    const FIELDS_MAX: usize = 15;
+    // Reports that are printed: a field for each figure.
+    const REPORTS: [&str; 2] = ["RunReport", "RunStatus"];
+    let mut wrong = Vec::new();
+    for (path, text) in sources("crates/uzswap-pager/src") {
+        let lines: Vec<&str> = text.lines().collect();
+        let mut check = |name: &str, count: usize, most: usize| {
+            if count > most {
+                wrong.push(format!("{}: {name} has {count}, at most {most}", path.display()));
+            }
+        };
+        check("lines: the file", lines.len(), LINES_MAX);
+        for (name, function) in items(&lines, "fn ") {
+            check(&format!("lines: {name}"), function.len(), FUNCTION_MAX);
+        }
+        for (name, fields) in items(&lines, "struct ") {
+            let names = fields[1..].iter().filter_map(|field| field.trim().split_once(": "));
+            let fields = names.filter(|(name, _)| !name.starts_with(['/', '#'])).count();
+            let is_report = REPORTS.contains(&name);
+            check(&format!("fields: {name}"), if is_report { 0 } else { fields }, FIELDS_MAX);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn unsafe_code_is_in_two_packages_alone() {
     for (path, text) in PACKAGES.iter().flat_map(|package| sources(&format!("{package}/src"))) {

@@ -20,7 +20,7 @@ struct Shared {
     /// Bytes of its charge that others may share: nobody counts them once it has ended.
     lent_bytes: u64,
     /// Bytes that moved from others' charge to its own so far, by COW copies.
-    made_own_bytes: u64,
+    copied_bytes: u64,
     /// Bytes of its charge that ended processes counted before, until the next survey.
     inherited_bytes: u64,
     /// Bytes of its charge that a small child is assumed to have copied, until the next survey.
@@ -34,7 +34,7 @@ impl Default for Shared {
             bytes: 0,
             is_unsure: false,
             lent_bytes: u64::MAX,
-            made_own_bytes: 0,
+            copied_bytes: 0,
             inherited_bytes: 0,
             assumed_bytes: 0,
         }
@@ -96,14 +96,14 @@ impl Part {
 
 /// The answer of a process to a survey.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Told {
+pub(crate) struct SurveyAnswer {
     /// Just before the query.
     pub(crate) at: Instant,
     /// Bytes that were resident.
     pub(crate) resident: u64,
     pub(crate) part: Part,
-    /// `Shared::made_own_bytes` at that time.
-    pub(crate) made_own_bytes: u64,
+    /// `Shared::copied_bytes` at that time.
+    pub(crate) copied_bytes: u64,
 }
 
 /// The last fork that brought a space into its group.
@@ -236,8 +236,8 @@ impl Charge {
     }
 
     /// Bytes that moved from others' charge to its own so far.
-    pub(crate) fn made_own_bytes(&self) -> u64 {
-        self.shared.made_own_bytes
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.shared.copied_bytes
     }
 
     pub(crate) fn is_part_unsure(&self) -> bool {
@@ -246,10 +246,10 @@ impl Charge {
 
     /// Takes over its answer to a survey that all members have answered; `of` so many count a share
     /// of each shared page.
-    pub(crate) fn count_part(&mut self, told: &Told, of: u32) {
-        let Told { at, resident, part, made_own_bytes } = *told;
+    pub(crate) fn count_part(&mut self, answer: &SurveyAnswer, of: u32) {
+        let SurveyAnswer { at, resident, part, copied_bytes } = *answer;
         let (counted, part_bytes) = part.counted_of(of);
-        let since = self.shared.made_own_bytes.saturating_sub(made_own_bytes);
+        let since = self.shared.copied_bytes.saturating_sub(copied_bytes);
         let has_forked_since = self.joined.is_some_and(|joined| joined.at >= at);
         self.shared = Shared {
             bytes: resident.saturating_sub(counted + since),
@@ -283,7 +283,7 @@ impl Charge {
     pub(crate) fn count_itself(&mut self, pages: usize) -> usize {
         let in_others = (self.shared.bytes / PAGE).min(pages as u64) as usize;
         self.shared.bytes -= in_others as u64 * PAGE;
-        self.shared.made_own_bytes += in_others as u64 * PAGE;
+        self.shared.copied_bytes += in_others as u64 * PAGE;
         pages - in_others
     }
 
@@ -419,8 +419,8 @@ mod tests {
         charge
     }
 
-    fn told(resident: u64, part: Part, made_own_bytes: u64) -> Told {
-        Told { at: Instant::now(), resident, part, made_own_bytes }
+    fn told(resident: u64, part: Part, copied_bytes: u64) -> SurveyAnswer {
+        SurveyAnswer { at: Instant::now(), resident, part, copied_bytes }
     }
 
     #[test]
@@ -481,11 +481,11 @@ mod tests {
     fn what_is_made_its_own_while_others_are_asked_is_in_its_count() {
         let mut charge = member(&ForkGroup::default(), 100 * PAGE);
         charge.share_all(None, true);
-        let made_own = charge.made_own_bytes();
+        let copied = charge.copied_bytes();
         // It has told that it has all in common with one other; then it writes to ten pages.
         let part = Part::of(50 * PAGE, 100 * PAGE, 2);
         charge.note_copies(10);
-        charge.count_part(&told(100 * PAGE, part, made_own), 2);
+        charge.count_part(&told(100 * PAGE, part, copied), 2);
         assert_eq!(charge.count(100 * PAGE), 60 * PAGE);
         // Of pages in nobody else's count it takes none more.
         assert_eq!(charge.count_itself(50), 10);

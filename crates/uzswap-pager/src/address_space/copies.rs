@@ -12,36 +12,36 @@ use uzswap_sys::process;
 /// How often the faults of a process are read, which costs some microseconds.
 const EVERY: Duration = Duration::from_millis(20);
 
-/// A process at the last look.
+/// Counts of a process at one time.
 #[derive(Debug, Clone, Copy, Default)]
-struct Look {
+struct Counts {
     minor_faults: u64,
     /// Pages.
     anonymous: u64,
     others: u64,
 }
 
-impl Look {
-    /// Pages that were copied since an earlier look, at least.
-    fn copies_since(&self, before: &Look) -> u64 {
+impl Counts {
+    /// Pages that were copied since earlier counts, at least.
+    fn copies_since(&self, before: &Counts) -> u64 {
         let grown = self.anonymous.saturating_sub(before.anonymous)
             + self.others.saturating_sub(before.others);
         self.minor_faults.saturating_sub(before.minor_faults).saturating_sub(grown)
     }
 }
 
-/// Looks at a process.
+/// The last counts of a process.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    last: Option<(Instant, Look)>,
+    last: Option<(Instant, Counts)>,
 }
 
 impl AddressSpace {
     /// It is a child that shares so many bytes. The kernel counts its faults from its fork on,
     /// which gave it no page of a file.
     pub(crate) fn count_copies_from_fork(&mut self, shared_bytes: u64) {
-        let look = Look { anonymous: shared_bytes / PAGE, ..Look::default() };
-        self.copies.last = Some((Instant::now(), look));
+        let counts = Counts { anonymous: shared_bytes / PAGE, ..Counts::default() };
+        self.copies.last = Some((Instant::now(), counts));
     }
 
     /// The process, if a count of its copies is due. Faults report copies of protected memory.
@@ -52,20 +52,20 @@ impl AddressSpace {
             self.copies = Copies::default();
             return None;
         }
-        let is_young = |(at, _): &(Instant, Look)| now.duration_since(*at) < EVERY;
+        let is_young = |(at, _): &(Instant, Counts)| now.duration_since(*at) < EVERY;
         (!self.copies.last.as_ref().is_some_and(is_young)).then_some(pid)
     }
 }
 
-/// Counts the copies that a process of this size has made since the last look as its own memory.
+/// Counts the copies that a process of this size has made since the last counts as its own memory.
 pub(crate) fn count_copies(space: &SpaceHandle, size: Size, now: Instant) {
     let due = lock(space).due_for_copies(now);
     // Without the lock: faults wait for that.
     let Some(minor_faults) = due.and_then(process::minor_faults) else { return };
-    let look = Look { minor_faults, anonymous: size.anonymous, others: size.others };
+    let counts = Counts { minor_faults, anonymous: size.anonymous, others: size.others };
     let mut space = lock(space);
-    if let Some((_, before)) = space.copies.last.replace((now, look)) {
-        space.charge.count_itself(look.copies_since(&before) as usize);
+    if let Some((_, before)) = space.copies.last.replace((now, counts)) {
+        space.charge.count_itself(counts.copies_since(&before) as usize);
     }
 }
 
@@ -75,8 +75,8 @@ mod tests {
 
     #[test]
     fn faults_that_brought_new_pages_are_no_copies() {
-        let before = Look { minor_faults: 100, anonymous: 1000, others: 50 };
-        let now = |minor_faults, anonymous, others| Look { minor_faults, anonymous, others };
+        let before = Counts { minor_faults: 100, anonymous: 1000, others: 50 };
+        let now = |minor_faults, anonymous, others| Counts { minor_faults, anonymous, others };
         assert_eq!(now(400, 1000, 50).copies_since(&before), 300);
         assert_eq!(now(400, 1200, 90).copies_since(&before), 60);
         // Pages that it gave back are none, and one fault may bring several pages of a file.

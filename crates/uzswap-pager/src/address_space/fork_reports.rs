@@ -71,25 +71,25 @@ impl ForkReports {
 /// Forks of a process, by its own count.
 #[derive(Debug)]
 struct Forks {
-    looked: Instant,
-    /// The count at the last look, and at the one before.
+    read: Instant,
+    /// The count when it was read last, and the one before.
     counts: [u32; 2],
 }
 
 impl Forks {
     fn new() -> Forks {
-        Forks { looked: Instant::now(), counts: [0; 2] }
+        Forks { read: Instant::now(), counts: [0; 2] }
     }
 
     /// Notes how many are known.
     fn have_known(&mut self, count: u32) {
-        *self = Forks { looked: Instant::now(), counts: [count; 2] };
+        *self = Forks { read: Instant::now(), counts: [count; 2] };
     }
 
     /// Forks whose children are known, if there are any; so many forks were counted so far.
     fn known(&mut self, count: u32, now: Instant) -> u32 {
-        if now.duration_since(self.looked) >= UNKNOWN_FOR {
-            *self = Forks { looked: now, counts: [count, self.counts[0]] };
+        if now.duration_since(self.read) >= UNKNOWN_FOR {
+            *self = Forks { read: now, counts: [count, self.counts[0]] };
         }
         self.counts[1]
     }
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn forks_are_known_when_their_children_had_time_to_come() {
         let start = Instant::now();
-        let mut forks = Forks { looked: start, counts: [0; 2] };
+        let mut forks = Forks { read: start, counts: [0; 2] };
         let mut known = |count, ms| forks.known(count, start + Duration::from_millis(ms));
         assert_eq!([known(0, 0), known(3, 10), known(5, 990)], [0, 0, 0]);
         // Some of the five were a moment ago.

@@ -36,11 +36,11 @@ mod write_protect;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 pub(crate) use changes::Change;
 use charge::Charge;
-pub(crate) use charge::{Part, Told, process_size, resident_bytes};
+pub(crate) use charge::{Part, SurveyAnswer, process_size, resident_bytes};
 use commands::Commands;
 use copies::Copies;
 pub(crate) use copies::count_copies;
@@ -72,10 +72,6 @@ use uzswap::page::PAGE_SIZE;
 use uzswap_sys::userfaultfd::Userfaultfd;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-
-/// How long the server waits for the forking thread before it protects pages. Other changes of the
-/// mappings come first.
-const PROTECT_MAX: Duration = Duration::from_micros(500);
 
 /// An address space.
 #[derive(Debug)]

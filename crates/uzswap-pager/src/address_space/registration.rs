@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::fork_advice::ForkAdvice;
 use super::lazy::LazyScans;
-use super::{AddressSpace, PAGE, PROTECT_MAX, pages};
+use super::write_protect::PROTECT_MAX;
+use super::{AddressSpace, PAGE, pages};
 use crate::program::procfs::{Empty, ProcessFiles, Size};
 use crate::program::vmas::Mapping;
 use crate::range_set::{RangeSet, count};
@@ -324,12 +325,8 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
         }
         let Some(files) = space.process.files().cloned() else { return Ok(()) };
         space.register_identity();
-        (
-            files,
-            Arc::clone(&space.uffd),
-            space.registration.ranges().clone(),
-            space.fork_reports.has_advice(),
-        )
+        let known = space.registration.ranges.clone();
+        (files, Arc::clone(&space.uffd), known, space.fork_reports.has_advice())
     };
     let size = files.size().map(|size| size.mapped);
     // At first the large mappings are registered: they grow most.

@@ -35,8 +35,8 @@ pub(crate) struct Unevictable {
     locked: RangeSet,
     /// Pages that the kernel holds for I/O.
     pinned: Pinned,
-    /// When all refused pages were given free last.
-    freed: Instant,
+    /// When the evictor was last allowed to try all refused pages again.
+    retried: Instant,
 }
 
 impl Unevictable {
@@ -49,11 +49,11 @@ impl Unevictable {
             knows_words: false,
             locked: RangeSet::new(),
             pinned: Pinned::new(now),
-            freed: now,
+            retried: now,
         }
     }
 
-    /// All of it, but for words that were found before the helper came.
+    /// Ranges with all of it.
     pub(super) fn ranges(&self) -> &RangeSet {
         &self.ranges
     }
@@ -189,14 +189,14 @@ impl Unevictable {
 
     /// Lets refused pages leave, and forgets old words, once in some seconds.
     pub(super) fn try_at_times(&mut self, process: &Process) {
-        if self.freed.elapsed() > REFUSED_FOR {
+        if self.retried.elapsed() > REFUSED_FOR {
             self.words.grow_older();
             self.try_all_again(process);
         }
     }
 
     fn try_all_again(&mut self, process: &Process) {
-        self.freed = Instant::now();
+        self.retried = Instant::now();
         if self.locked != RangeSet::new() {
             self.locked = process.locked_mappings().unwrap_or_default();
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::charge::PROTECTED_BYTES_MIN;
 use super::markers::is_busy;
-use super::{AddressSpace, PAGE, PROTECT_MAX};
+use super::{AddressSpace, PAGE};
 use crate::fork_group::ForkGroup;
 use crate::range_set::{RangeSet, count};
 
@@ -34,6 +34,10 @@ struct Prepared {
 
 /// Copies for all members of a small process, up to which it stays unprotected.
 const COPIES_BYTES_MAX: u64 = 8 << 20;
+
+/// How long the server waits for the forking thread before it protects pages. Other changes of the
+/// mappings come first.
+pub(super) const PROTECT_MAX: Duration = Duration::from_micros(500);
 
 /// How long of [`PROTECT_MAX`] the server keeps its processor: another thread there may write to
 /// unprotected pages for some milliseconds.

@@ -1,5 +1,8 @@
 //! Readers of /proc for one process.
 
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Ordering;
 use std::fs::{self, File};
 use std::io;
@@ -436,73 +439,4 @@ fn bytes_in(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn this_process_is_told_of() {
-        let page = PAGE_SIZE as u64;
-        let files = ProcessFiles::of_thread(std::process::id()).unwrap();
-        let memory = vec![1_u8; 600 * PAGE_SIZE];
-        let start = (memory.as_ptr().addr() as u64).next_multiple_of(page);
-        let range = start..start + 599 * page;
-        let size = files.size().unwrap();
-        assert!(size.anonymous >= 600 && size.mapped > size.anonymous);
-        assert!(files.part_of_anonymous().unwrap() >= 600 * page);
-        assert!(page_table_bytes_of(std::process::id()).unwrap() >= 4 * page);
-        let [none] = files.mappings_with(["no such flag"]).unwrap();
-        assert_eq!(none, RangeSet::new());
-        if files.resident(range.clone()).is_err_and(|error| is_unknown_call(&error)) {
-            return; // before Linux 6.7
-        }
-        assert!(!files.has_at_most(range.clone(), 598) && files.has_at_most(range.clone(), 599));
-        // As many at once as are asked for; all in the end.
-        let mut at = range.start;
-        let mut found = Vec::new();
-        while at < range.end {
-            let (runs, walked_to) = files.resident(at..range.end).unwrap();
-            let pages: u64 = runs.iter().map(|run| (run.end - run.start) / page).sum();
-            assert!(pages <= FOUND_PAGES_MAX && walked_to > at);
-            found.push(pages);
-            at = walked_to;
-        }
-        assert!(found.len() > 1 && found.iter().sum::<u64>() == 599, "{found:?}");
-        drop(memory);
-    }
-
-    fn is_unknown_call(error: &io::Error) -> bool {
-        error.raw_os_error() == Some(libc::ENOTTY)
-    }
-
-    #[test]
-    fn growth_is_told_from_other_calls() {
-        let mremap = |lengths| {
-            growth(&format!("{} 0x7f00 {lengths} 0x1 0x0 0x7ffc 0x7f41\n", libc::SYS_mremap))
-        };
-        assert_eq!(mremap("0x4000 0x10000"), Some(0xc000));
-        assert_eq!(mremap("0x3fff 0x4001"), Some(0x1000));
-        assert_eq!(mremap("0x4000 0x4000"), None);
-        assert_eq!(mremap("0x4000 0x1000"), None);
-        assert_eq!(mremap("0xffffffffffffffff 0x1"), None);
-        assert_eq!(growth("running\n"), None);
-        assert_eq!(growth("-1 0x7ffc 0x7f41\n"), None);
-        assert_eq!(growth(&format!("{} 0x0 0x1000 0x2000\n", libc::SYS_mmap)), None);
-        assert_eq!(growth_under_way(std::process::id()), None);
-    }
-
-    #[test]
-    fn a_namespace_has_numbers_of_its_own() {
-        assert_eq!(last_of_several("700\t40\t3"), Some(3));
-        assert_eq!(last_of_several("700"), None);
-        assert_eq!(in_status(std::process::id(), "Pid:"), Some(std::process::id().to_string()));
-        assert_eq!(number_in_namespace(std::process::id()), None);
-    }
-
-    #[test]
-    fn the_part_of_anonymous_memory_is_read() {
-        assert_eq!(part_of_anonymous("Pss: 12 kB\nPss_Anon:        8 kB\n"), Some(8192));
-    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::address_space::{AddressSpace, Told};
+use crate::address_space::{AddressSpace, SurveyAnswer};
 use crate::fork::outsiders::Outsider;
 use crate::fork_group::ForkGroup;
 use crate::{SpaceHandle, lock};
@@ -32,7 +32,7 @@ pub(super) struct Answer {
     pub(super) asked: Asked,
     pub(super) group: usize,
     /// `None` for a process that has ended, which the server has not noted.
-    pub(super) told: Option<Told>,
+    pub(super) told: Option<SurveyAnswer>,
 }
 
 impl Answer {
@@ -151,7 +151,8 @@ mod tests {
     use crate::address_space::Part;
 
     fn answer(space: &SpaceHandle, group: &ForkGroup, part: Option<Part>) -> Answer {
-        let told = |part| Told { at: Instant::now(), resident: 100 << 20, part, made_own_bytes: 0 };
+        let told =
+            |part| SurveyAnswer { at: Instant::now(), resident: 100 << 20, part, copied_bytes: 0 };
         Answer {
             asked: Asked::Managed(Arc::clone(space)),
             group: group.number(),

@@ -17,7 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::account::Figures;
-use crate::address_space::{Part, Told};
+use crate::address_space::{Part, SurveyAnswer};
 use crate::fork::outsiders::Outsider;
 use crate::{Pager, SpaceHandle, lock, resident_bytes};
 use answers::{Answer, Asked, Known, MANY, known_of};
@@ -283,14 +283,14 @@ impl PssSurvey {
     /// Queries a process; `false` if it has forked meanwhile, and no event has reported that.
     fn ask(&mut self, space: &SpaceHandle) -> bool {
         let (since, spent) = (Instant::now(), process::thread_time());
-        let (files, group, made_own_bytes) = {
+        let (files, group, copied_bytes) = {
             let space = lock(space);
             let (Some(files), Some(group)) =
                 (space.process.files().cloned(), space.charge.group().cloned())
             else {
                 return true;
             };
-            (files, group, space.charge.made_own_bytes())
+            (files, group, space.charge.copied_bytes())
         };
         let before = group.members();
         let resident = resident_bytes(space);
@@ -302,11 +302,11 @@ impl PssSurvey {
             Some(_) if members < MANY && lock(space).uffd.is_changing() => return false,
             _ => {}
         }
-        let told = part.map(|part| Told {
+        let told = part.map(|part| SurveyAnswer {
             at: since,
             resident,
             part: Part::of(part, resident, members),
-            made_own_bytes,
+            copied_bytes,
         });
         let asked = Asked::Managed(space.clone());
         self.answers.push(Answer { asked, group: group.number(), told });
@@ -318,12 +318,13 @@ impl PssSurvey {
         let (since, spent) = (Instant::now(), process::thread_time());
         let group = outsider.group();
         let resident = outsider.resident_bytes();
-        let told = resident.zip(outsider.part_of_anonymous()).map(|(resident, bytes)| Told {
-            at: since,
-            resident,
-            part: Part::of(bytes, resident, group.members()),
-            made_own_bytes: 0,
-        });
+        let told =
+            resident.zip(outsider.part_of_anonymous()).map(|(resident, bytes)| SurveyAnswer {
+                at: since,
+                resident,
+                part: Part::of(bytes, resident, group.members()),
+                copied_bytes: 0,
+            });
         self.spend(spent);
         let asked = Asked::Outsider(Arc::clone(outsider));
         self.answers.push(Answer { asked, group: group.number(), told });
