@@ -148,7 +148,7 @@ impl Pager {
             space.audit()?;
             named.extend(space.named_slots());
         }
-        self.store.audit(named)
+        self.store.wrong_slots(named).into_iter().next().map_or(Ok(()), |text| Err(text.into()))
     }
 
     /// Ends all threads.
