@@ -160,9 +160,9 @@ mod tests {
         assert!(PLATFORMS_64.iter().all(|platform| class_for(platform) == 2));
         assert!(PLATFORMS_32.iter().all(|platform| class_for(platform) == 1));
         assert_eq!(folder.socket_name.len(), 32);
-        let told = fs::read_to_string("/proc/net/unix").unwrap();
-        assert!(told.contains(&folder.path().join(UNREADY_NAME).display().to_string()));
-        assert!(!told.contains(&folder.socket_name));
+        let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+        assert!(sockets.contains(&folder.path().join(UNREADY_NAME).display().to_string()));
+        assert!(!sockets.contains(&folder.socket_name));
         let path = folder.path().to_owned();
         drop(folder);
         assert!(!path.exists());

@@ -469,7 +469,7 @@ impl AddressSpace {
             name: String::new(),
             resident_bytes: self.resident_bytes().saturating_sub(self.shared.bytes),
             stored_pages: self.table.stored_pages(),
-            aside_pages: self.table.staged_pages(),
+            staged_pages: self.table.staged_pages(),
             faults: self.faults,
         })
     }

@@ -17,7 +17,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// A search ends after so many entries of the table, those of 1 GiB, or after queries of the
 /// kernel that took so long. Faults of the process wait meanwhile.
-const LOOKED_MAX: u64 = 1 << 18;
+const SCANNED_MAX: u64 = 1 << 18;
 const ASKED_MAX: Duration = Duration::from_millis(2);
 
 /// Address space of one query, and known pieces of 2 MiB in it. The kernel skips a GiB without
@@ -72,8 +72,8 @@ struct Search {
     most: usize,
     /// Also about pages that are known to be there.
     asks_always: bool,
-    /// Entries of the table that were looked at, and what the kernel took to answer.
-    looked: u64,
+    /// Entries of the table that were scanned at, and what the kernel took to answer.
+    scanned: u64,
     asked: Duration,
     /// The next turn in which some page is picked that was spared now.
     soonest: u64,
@@ -82,7 +82,7 @@ struct Search {
 impl Search {
     /// Whether it has found enough, or taken enough.
     fn is_over(&self) -> bool {
-        self.pages.len() == self.most || self.looked > LOOKED_MAX || self.asked > ASKED_MAX
+        self.pages.len() == self.most || self.scanned > SCANNED_MAX || self.asked > ASKED_MAX
     }
 }
 
@@ -92,7 +92,7 @@ impl Known<'_> {
         self.registered.within(addresses).flat_map(|part| self.left.outside(part))
     }
 
-    /// The first addresses that are looked at together: with parts whose pages may leave, and
+    /// The first addresses that are scanned at together: with parts whose pages may leave, and
     /// whatever is between them; and whether all is known of them.
     fn next(&self, addresses: Range<u64>) -> Option<(Range<u64>, bool)> {
         let mut parts = self.leaving(addresses).take(ASKED_PARTS);
@@ -125,7 +125,7 @@ impl ClockHand {
             pages,
             most,
             asks_always,
-            looked: 0,
+            scanned: 0,
             asked: Duration::ZERO,
             soonest: u64::MAX,
         };
@@ -170,7 +170,7 @@ impl ClockHand {
         };
         search.asked += answer.took;
         for part in answer.runs.into_iter().flat_map(|run| known.leaving(run)) {
-            search.looked += (part.end - part.start) / PAGE;
+            search.scanned += (part.end - part.start) / PAGE;
             for (page, entry) in known.table.entries(part.start / PAGE..part.end / PAGE) {
                 let is_there = entry.returned || !is_known;
                 let may_leave = is_there && !known.removing.contains(page * PAGE);
@@ -218,7 +218,7 @@ mod tests {
         resident: BTreeSet<u64>,
         /// Staged batches by number, and how many of their pages are left.
         batches: VecDeque<(u32, Vec<u64>)>,
-        aside: usize,
+        staged: usize,
         moved: u32,
         stored: u32,
         faults: usize,
@@ -239,7 +239,7 @@ mod tests {
                 room,
                 resident: BTreeSet::new(),
                 batches: VecDeque::new(),
-                aside: 0,
+                staged: 0,
                 moved: 0,
                 stored: 0,
                 faults: 0,
@@ -269,7 +269,7 @@ mod tests {
                 Place::Program if self.resident.contains(&page) => return,
                 Place::Program => 0, // for the first time
                 Place::Staged(_) => {
-                    self.aside -= 1;
+                    self.staged -= 1;
                     HEAT_MAX
                 }
                 Place::Stored(at) => heat_of_restored(self.stored - at, self.room as u64),
@@ -277,7 +277,7 @@ mod tests {
             self.faults += 1;
             self.table.set(page, Entry { heat, returned: true, ..UNKNOWN });
             self.resident.insert(page);
-            while self.resident.len() + self.aside > self.room {
+            while self.resident.len() + self.staged > self.room {
                 self.evict();
             }
         }
@@ -292,7 +292,7 @@ mod tests {
                 self.table.set(page, Entry { place: Place::Staged(self.moved), ..entry });
                 self.resident.remove(&page);
             }
-            self.aside += picked.len();
+            self.staged += picked.len();
             self.batches.push_back((self.moved, picked));
             if self.batches.len() < 3 {
                 return;
@@ -300,7 +300,7 @@ mod tests {
             let (number, oldest) = self.batches.pop_front().unwrap();
             for page in oldest {
                 if self.table.get(page).place == Place::Staged(number) {
-                    self.aside -= 1;
+                    self.staged -= 1;
                     self.stored += 1;
                     self.table.set(page, Entry { place: Place::Stored(self.stored), ..UNKNOWN });
                 }

@@ -175,7 +175,7 @@ impl PageStore {
     /// Recompresses some pages, if the pool takes enough of the limit for the second compressor.
     pub(crate) fn recompress_some(&self, limit_bytes: u64) {
         let Some(density) = &self.density else { return };
-        density.look(self.zswap.budget().used_bytes(), self.slots.used(), limit_bytes);
+        density.decide(self.zswap.budget().used_bytes(), self.slots.used(), limit_bytes);
         density.recompress_some(&self.zswap, self.slots.count());
     }
 

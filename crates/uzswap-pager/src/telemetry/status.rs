@@ -108,8 +108,9 @@ pub struct ProcessStatus {
     pub resident_bytes: u64,
     /// Its pages in the store; others may have them too.
     pub stored_pages: u64,
-    /// Its pages that were moved aside and may be stored next; they are resident.
-    pub aside_pages: u64,
+    /// Its staged pages, which are resident: the field of JSON keeps its name.
+    #[serde(rename = "aside_pages")]
+    pub staged_pages: u64,
     /// Its faults that were served, since it was started or forked.
     pub faults: u64,
 }
@@ -267,7 +268,7 @@ pub(crate) fn place_for_library() -> io::Result<PathBuf> {
         let may_write = access(place, Access::WRITE_OK).is_ok();
         !has_separator && may_execute && may_write && is_safe_from_others(place)
     };
-    let told = || {
+    let none = || {
         let all: Vec<String> = places().map(|place| place.display().to_string()).collect();
         let all = all.join(", ");
         io::Error::other(format!(
@@ -275,7 +276,7 @@ pub(crate) fn place_for_library() -> io::Result<PathBuf> {
              TMPDIR to a folder of your own"
         ))
     };
-    places().find(is_fit).ok_or_else(told)
+    places().find(is_fit).ok_or_else(none)
 }
 
 /// Whether only root and this user can replace files in a folder. Each part of its path belongs to
