@@ -429,6 +429,8 @@ fn runs() {
     wait_for("the run", || uzswap(&["top", &pid, "--count", "1"]).status.success().then_some(()));
     let sample = printed_line(&["top", &pid, "--count", "1", "--json"]);
     assert_eq!(sample["runs"].as_array().unwrap().len(), 1, "{sample}");
+    let audit = printed(&["top", &pid, "--audit"], 0, Schema::TopAudit);
+    assert_eq!(audit["audits"].as_array().unwrap().len(), 1, "{audit}");
     // To a file, beside the view.
     let to_file = format!("--json={}", samples.display());
     let output = uzswap(&["top", &pid, "--count", "2", "--interval", "0.1", &to_file]);

@@ -311,6 +311,58 @@ fn files_functions_and_structs_of_the_pager_are_small() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// This folder of the pager has words of before, until it is redrawn. Names that it declares for
+/// others are free as well.
+const WITH_OLD_WORDS: Option<&str> = Some("crates/uzswap-pager/src/address_space");
+
+/// Names in a source, without comments and strings.
+fn identifiers(text: &str) -> BTreeSet<&str> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let code = text.lines().map(|line| line.split("//").next().unwrap_or(line));
+    // Every second part of a line is in quotes, but for quotes in quotes.
+    code.flat_map(|line| line.split('"').step_by(2))
+        .flat_map(|part| part.split(move |c| !is_name(c)))
+        .collect()
+}
+
+/// The words of a name, in small letters: split at `_`, and at capitals in names of types.
+fn words(name: &str) -> Vec<String> {
+    let is_constant = !name.contains(|c: char| c.is_ascii_lowercase());
+    let mut spaced = String::new();
+    for c in name.chars() {
+        let is_border = c == '_' || c.is_ascii_uppercase() && !is_constant;
+        spaced.extend(is_border.then_some(' '));
+        spaced.extend((c != '_').then_some(c.to_ascii_lowercase()));
+    }
+    spaced.split(' ').map(str::to_owned).collect()
+}
+
+#[test]
+fn names_of_the_pager_have_no_word_that_its_glossary_replaces() {
+    let glossary = fs::read_to_string(root().join("crates/uzswap-pager/GLOSSARY.md")).unwrap();
+    let cells = glossary.lines().filter_map(|line| line.split('|').nth(3));
+    let mut replaced: BTreeSet<&str> = cells.flat_map(|cell| cell.split([',', ' '])).collect();
+    replaced.remove("");
+    assert!(replaced.contains("told") && replaced.contains("aside"), "{replaced:?}");
+    let is_old = |path: &Path| WITH_OLD_WORDS.is_some_and(|folder| path.starts_with(folder));
+    let sources = sources("crates/uzswap-pager/src");
+    let (old, new): (Vec<_>, Vec<_>) = sources.iter().partition(|(path, _)| is_old(path));
+    let mut free = BTreeSet::new();
+    for line in old.iter().flat_map(|(_, text)| text.lines()) {
+        let declared = line.trim_start().strip_prefix("pub(crate) ").unwrap_or_default();
+        free.extend(declared.split(['(', ':', ' ']).filter(|name| !name.is_empty()).take(2));
+    }
+    let mut wrong = Vec::new();
+    for (path, text) in new {
+        for name in identifiers(text).difference(&free) {
+            let words = words(name);
+            let replaced = words.iter().filter(|word| replaced.contains(word.as_str()));
+            wrong.extend(replaced.map(|word| format!("{}: {name}: {word}", path.display())));
+        }
+    }
+    assert!(wrong.is_empty(), "words that GLOSSARY.md replaces:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn unsafe_code_is_in_two_packages_alone() {
     for (path, text) in PACKAGES.iter().flat_map(|package| sources(&format!("{package}/src"))) {

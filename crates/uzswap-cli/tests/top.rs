@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [(&str, fn()); 12] = [
+    let tests: [(&str, fn()); 14] = [
         ("a_run_is_told_as_it_is", told_as_it_is),
         ("intervals_add_up", intervals_add_up),
         ("text_has_a_line_for_each", text),
@@ -54,6 +54,8 @@ fn main() -> ExitCode {
         ("connections_are_bounded", connections_are_bounded),
         ("sockets_for_metrics_are_made_and_removed", metrics_at_a_path),
         ("left_overs_are_removed", left_overs),
+        ("an_audit_finds_that_all_holds", audited),
+        ("a_violation_is_told_by_the_exit_code", violated),
     ];
     let no_other_user = missing.clone().or_else(no_other_user);
     let other_user = trials::trial("another_user_is_sent_nothing", no_other_user, another_user);
@@ -295,6 +297,61 @@ fn told_as_it_is() {
     assert_eq!((&raw["counts"], &raw["processes"]), (&told["counts"], &told["processes"]));
     run.end();
     assert_eq!(lab.files(), [""; 0]);
+}
+
+fn audited() {
+    let lab = Lab::new();
+    let mut run = Run::start(&lab, &[]);
+    let pid = run.pid().to_string();
+    let is_over = AtomicBool::new(false);
+    // While pages move, and at rest.
+    thread::scope(|scope| {
+        let audits = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                expect_success(&top(&lab, &["--audit"]));
+            }
+        });
+        (0..5).for_each(|_| run.touch());
+        is_over.store(true, Ordering::Relaxed);
+        audits.join().unwrap();
+    });
+    let stored = number(&still(&lab, &run)["stored_pages"]);
+    let output = top(&lab, &[&pid, "--audit", "--json"]);
+    expect_success(&output);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [audit] = &document["audits"].as_array().unwrap()[..] else { panic!("{document}") };
+    assert_eq!((&audit["pid"], &audit["violation"]), (&Value::from(run.pid()), &Value::Null));
+    assert_eq!((number(&audit["spaces"]), number(&audit["skipped_spaces"])), (1, 0), "{audit}");
+    assert!(number(&audit["pages"]) >= stored && stored > 1000, "{audit}");
+    assert!(number(&audit["slots"]) >= stored, "{audit}");
+    let output = top(&lab, &[&pid, "--audit"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with(&format!("run {pid}: 1 address spaces, ")), "{text}");
+    assert!(text.ends_with(": all invariants hold\n"), "{text}");
+    run.end();
+    expect_error(&top(&lab, &[&pid, "--audit"]), 3, &["no run with PID"]);
+    expect_error(&top(&lab, &["--audit"]), 3, &["no run of this user"]);
+    expect_error(&top(&lab, &["--audit", "--count", "1"]), 2, &["cannot be used with"]);
+}
+
+/// This test pretends to be the supervisor.
+fn violated() {
+    let lab = Lab::new();
+    let folder = lab.path("uzswap-a-test");
+    fs::create_dir(&folder).unwrap();
+    let listener = UnixListener::bind(folder.join("audit")).unwrap();
+    let pid = std::process::id();
+    let violation = r#"{"invariant": "P1", "pid": 7, "address": 4096, "text": "it is resident"}"#;
+    let answer = format!(r#"{{"pid": {pid}, "spaces": 2, "violation": {violation}}}"#);
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(answer.as_bytes()).unwrap();
+    });
+    let output = top(&lab, &[&pid.to_string(), "--audit"]);
+    server.join().unwrap();
+    expect_error(&output, 1, &["an invariant does not hold"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.ends_with("P1, process 7, page 0x1000: it is resident\n"), "{text}");
 }
 
 fn intervals_add_up() {

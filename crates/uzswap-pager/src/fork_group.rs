@@ -14,9 +14,8 @@ struct Figures {
     members: AtomicU32,
     /// Such that were members.
     left: AtomicU32,
-    /// Pages that some member made its own, and that were in no other's count: each took one page
-    /// more.
-    parted: AtomicU64,
+    /// COW copies of members that were in no other member's count: each took one page more.
+    copied: AtomicU64,
     /// Of these, those that are in what members were told; and members that were asked.
     known: AtomicU64,
     asked: AtomicU32,
@@ -65,17 +64,17 @@ impl ForkGroup {
 
     /// A member has made pages its own that were in its own count.
     pub(crate) fn part(&self, pages: usize) {
-        self.0.parted.fetch_add(pages as u64, Ordering::Relaxed);
+        self.0.copied.fetch_add(pages as u64, Ordering::Relaxed);
     }
 
     /// How many pages that were so far.
-    pub(crate) fn parted(&self) -> u64 {
-        self.0.parted.load(Ordering::Relaxed)
+    pub(crate) fn copied(&self) -> u64 {
+        self.0.copied.load(Ordering::Relaxed)
     }
 
-    /// Members were asked for their part since so many pages were parted: so many, where all were.
-    pub(crate) fn note_asked(&self, parted: u64, members: u32) {
-        self.0.known.store(parted, Ordering::Release);
+    /// Members were asked for their part since so many pages were copied: so many, where all were.
+    pub(crate) fn note_asked(&self, copied: u64, members: u32) {
+        self.0.known.store(copied, Ordering::Release);
         self.0.asked.store(members, Ordering::Relaxed);
     }
 
@@ -84,12 +83,12 @@ impl ForkGroup {
         self.0.asked.load(Ordering::Relaxed) == self.members()
     }
 
-    /// Pages that were parted since: at most so many more does the group take than its members'
+    /// Pages that were copied since: at most so many more does the group take than its members'
     /// counts tell.
-    pub(crate) fn parted_since(&self) -> u64 {
+    pub(crate) fn copied_since(&self) -> u64 {
         // In this order: a survey may end between the two.
         let known = self.0.known.load(Ordering::Acquire);
-        self.parted().saturating_sub(known)
+        self.copied().saturating_sub(known)
     }
 }
 
@@ -134,17 +133,17 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_were_parted_count_until_members_were_asked() {
+    fn cow_copies_count_until_members_were_asked() {
         let group = ForkGroup::default();
         group.part(5);
         group.part(2);
-        assert_eq!((group.parted(), group.parted_since()), (7, 7));
+        assert_eq!((group.copied(), group.copied_since()), (7, 7));
         // They were asked when there were five.
         group.note_asked(5, 1);
-        assert_eq!((group.parted(), group.parted_since()), (7, 2));
+        assert_eq!((group.copied(), group.copied_since()), (7, 2));
         group.part(1);
-        assert_eq!((group.parted(), group.parted_since()), (8, 3));
+        assert_eq!((group.copied(), group.copied_since()), (8, 3));
         group.note_asked(8, 1);
-        assert_eq!(group.parted_since(), 0);
+        assert_eq!(group.copied_since(), 0);
     }
 }

@@ -26,6 +26,7 @@
 //!  program, store  a process, its files and helper; slots of the store and the file behind it
 //!  admission       who may connect
 //!  telemetry       counters, status, metrics
+//!  audit           whether all of these agree, on request
 //! ```
 //!
 //! The [`doctor`] says what a machine allows of this. The pager may call the store (`uzswap`), the
@@ -38,6 +39,7 @@ pub mod doctor;
 mod account;
 mod address_space;
 mod admission;
+mod audit;
 mod fault;
 mod fork;
 mod fork_group;
@@ -62,6 +64,8 @@ mod wakers;
 pub use account::peaks::AtPeak;
 pub use account::timeline::RunSample;
 pub use account::uncounted::{Uncounted, UncountedPeak};
+pub use address_space::Violation;
+pub use audit::AuditReport;
 pub use monitor::unmanaged_reason::why_unmanageable;
 pub use report::RunReport;
 pub use store::writeback::{WriteBackOptions, WriteBackReport};
@@ -69,7 +73,7 @@ pub use supervisor::{RunError, RunOptions, run};
 pub use telemetry::counters::{FaultTimes, FreeTimes, PagerCounts};
 pub use telemetry::metrics::MetricsAddress;
 pub use telemetry::query::{NoAnswer, Survey, find_run, survey};
-pub use telemetry::status::{ProcessStatus, RunStatus};
+pub use telemetry::status::{Answer, ProcessStatus, RunStatus};
 
 use address_space::handle::{SpaceHandle, lock};
 use address_space::resident_bytes;

@@ -145,10 +145,10 @@ impl Pager {
         let mut named = Vec::new();
         for space in self.spaces() {
             let space = lock(&space);
-            space.audit()?;
+            space.audit().map_err(|wrong| format!("{wrong:x?}"))?;
             named.extend(space.named_slots());
         }
-        self.store.audit(named)
+        self.store.wrong_slots(named).into_iter().next().map_or(Ok(()), |text| Err(text.into()))
     }
 
     /// Ends all threads.

@@ -117,6 +117,11 @@ impl RangeSet {
         self.0.range(..=at).next_back().map(|(_, &end)| end).filter(|&end| at < end)
     }
 
+    /// Addresses in all ranges.
+    pub(crate) fn total(&self) -> u64 {
+        self.iter().map(|range| range.end - range.start).sum()
+    }
+
     /// How many ranges they are.
     pub(crate) fn len(&self) -> usize {
         self.0.len()

@@ -8,7 +8,7 @@
 //!    i686, i586 and others   0711   with a stub of that name, for programs of 32 bits
 //!    <32 hex digits>         0666   the socket that helpers connect to: a name that only the
 //!                                   processes of the run have, in their environment
-//!    status                  0600   the socket of `uzswap top`
+//!    status, audit           0600   the sockets of `uzswap top`
 //! ```
 //!
 //! Modes are set whatever the umask is, and each file is made new (`O_EXCL`).
@@ -22,7 +22,8 @@ use std::path::{Path, PathBuf};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::telemetry::status::{self, SOCKET_NAME};
+use crate::telemetry::status::{self, Answer};
+use crate::{AuditReport, RunStatus};
 use uzswap_preload::protocol::LIBRARY_NAME;
 use uzswap_preload::{LIBRARY, STUB_32};
 use uzswap_sys::held_folder::{HeldFolder, LOCK_NAME};
@@ -112,9 +113,10 @@ impl Drop for RunDir {
         let of_32 = self.path().join(PLATFORMS_32[0]);
         let _ = fs::remove_file(of_32.join(LIBRARY_NAME));
         let _ = fs::remove_dir(of_32);
-        let files = [LIBRARY_NAME, SOCKET_NAME, UNREADY_NAME, &self.socket_name];
+        let sockets = [RunStatus::SOCKET, AuditReport::SOCKET, UNREADY_NAME, &self.socket_name];
         // The lock is last: a process that is killed meanwhile leaves a folder with it.
-        for name in files.into_iter().chain(PLATFORMS_64).chain(PLATFORMS_32).chain([LOCK_NAME]) {
+        let files = [LIBRARY_NAME].into_iter().chain(sockets).chain(PLATFORMS_64);
+        for name in files.chain(PLATFORMS_32).chain([LOCK_NAME]) {
             let _ = fs::remove_file(self.path().join(name)); // it was not there yet
         }
         let _ = fs::remove_dir(self.path()); // else the folder does it
@@ -158,9 +160,9 @@ mod tests {
         assert!(PLATFORMS_64.iter().all(|platform| class_for(platform) == 2));
         assert!(PLATFORMS_32.iter().all(|platform| class_for(platform) == 1));
         assert_eq!(folder.socket_name.len(), 32);
-        let told = fs::read_to_string("/proc/net/unix").unwrap();
-        assert!(told.contains(&folder.path().join(UNREADY_NAME).display().to_string()));
-        assert!(!told.contains(&folder.socket_name));
+        let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+        assert!(sockets.contains(&folder.path().join(UNREADY_NAME).display().to_string()));
+        assert!(!sockets.contains(&folder.socket_name));
         let path = folder.path().to_owned();
         drop(folder);
         assert!(!path.exists());

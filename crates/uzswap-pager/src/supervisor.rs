@@ -250,14 +250,14 @@ impl Others {
     }
 }
 
-/// Starts the threads that answer queries of the state, and of metrics.
+/// Starts the threads that answer queries of the state, audit it, and serve metrics.
 fn start_answerers(
     pager: &Arc<Pager>,
     metrics_socket: Option<MetricsSocket>,
     argv: &[OsString],
     options: &RunOptions,
     folder: &Path,
-) -> Result<(Answerer, Option<Answerer>), RunError> {
+) -> Result<([Answerer; 2], Option<Answerer>), RunError> {
     let metrics_at = metrics_socket.as_ref().map(|socket| socket.address().clone());
     if metrics_at != options.metrics
         && let Some(at) = &metrics_at
@@ -266,11 +266,14 @@ fn start_answerers(
     }
     let metrics_at = metrics_at.map(|at| at.to_string());
     let reporter = Arc::new(Reporter::new(Arc::clone(pager), argv, metrics_at));
-    let status = status::serve(Arc::clone(&reporter), folder);
+    let (state, audited) = (Arc::clone(&reporter), Arc::clone(pager));
+    let status = status::serve(folder, move || state.status());
     let status = setup("listen on the run's socket", status)?;
+    let audit = status::serve(folder, move || audited.audit_running());
+    let audit = setup("listen on the run's socket", audit)?;
     let metrics = metrics_socket.map(|socket| metrics::serve(reporter, socket)).transpose();
     let metrics = setup("start a thread", metrics)?;
-    Ok((status, metrics))
+    Ok(([status, audit], metrics))
 }
 
 /// How threads end that were told to. Where one ended unasked, others may wait for what it would

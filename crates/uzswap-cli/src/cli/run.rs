@@ -340,7 +340,7 @@ fn summary(report: &RunReport, wall: Duration) -> String {
         wall.as_secs_f64(),
         counts.stored_pages,
         counts.restored_pages,
-        counts.rescued_pages,
+        counts.staging_hits,
         counts.fresh_pages,
         faults.count,
         micros(faults.p50_ns),

@@ -123,6 +123,11 @@ const OWN_BYTES: u64 = 256 << 10;
 const ASSUMED_FOR: Duration = Duration::from_secs(1);
 
 impl Charge {
+    /// Bytes that it counted for at the last sample.
+    pub(crate) fn counted(&self) -> u64 {
+        self.counted
+    }
+
     /// The group of processes that share its pages.
     pub(crate) fn group(&self) -> Option<&ForkGroup> {
         self.group.as_deref()

@@ -220,7 +220,7 @@ impl AddressSpace {
         let from = u64::from(self.fork_reports.counted.known(helper.forks(), Instant::now()))
             + fitting
             + 1;
-        helper.have_forks_told(if is_reported { from.try_into().unwrap_or(0) } else { 0 });
+        helper.have_forks_reported(if is_reported { from.try_into().unwrap_or(0) } else { 0 });
     }
 
     /// Allows a reported fork without protection if its copies fit; whether they do. So many of its
@@ -236,7 +236,7 @@ impl AddressSpace {
     /// Has the program report each fork before it happens.
     pub(super) fn have_all_forks_reported(&self) {
         if let Some(helper) = self.commands.last_helper() {
-            helper.have_forks_told(1);
+            helper.have_forks_reported(1);
         }
     }
 

@@ -148,45 +148,29 @@ impl AddressSpace {
         !self.markers.loose && !self.protection.is_on()
     }
 
-    /// Panics if M1 or M2 does not hold, once in a number of calls: the kernel walks all pages for
-    /// it. The caller keeps the helper from moving pages.
+    /// Panics if an invariant does not hold, once in a number of calls: the kernel walks all pages
+    /// for it. The caller keeps the helper from moving pages.
     #[cfg(debug_assertions)]
-    pub(crate) fn audit_markers_at_times(&mut self) {
+    pub(crate) fn audit_at_times(&mut self) {
         const TIMES: u32 = 32;
         self.markers.calls = self.markers.calls.wrapping_add(1);
-        if self.markers.calls.is_multiple_of(TIMES)
-            && let Some(wrong) = self.audit_markers()
-        {
-            panic!("{wrong}, of process {:?}", self.process.pid());
+        if !self.markers.calls.is_multiple_of(TIMES) || !self.layout.is_settled() {
+            return;
         }
+        let Ok(Some(wrong)) = self.find_wrong() else { return };
+        // An event that came meanwhile explains it.
+        assert!(self.uffd.is_changing() || self.is_dead(), "{wrong:x?}");
     }
 
-    /// The first page for which M1 or M2 does not hold; `None` if an event is pending.
-    #[cfg(debug_assertions)]
-    fn audit_markers(&self) -> Option<String> {
-        let files = self.process.files()?;
-        if self.markers.loose || !self.layout.is_settled() || self.uffd.is_changing() {
-            return None;
-        }
-        let mut wrong = None;
-        for part in self.registration.ranges().iter() {
-            let marked = files.marked_in(part.clone()).ok()?;
-            let evicted = runs_of(self.evicted_in(&part));
-            let unmarked = evicted.without(&marked).without(&self.markers.to_mark);
-            let unmarked = unmarked.without(self.layout.removing());
-            let unknown = match self.are_markers_strict() {
-                true => marked.without(&evicted).without(self.layout.removing()),
-                false => RangeSet::new(),
-            };
-            let first = unmarked.iter().next().map(|it| ("M1", it.start, "has no marker"));
-            let other = unknown.iter().next().map(|it| ("M2", it.start, "is not known as evicted"));
-            if let Some((rule, at, text)) = first.or(other) {
-                wrong = Some(format!("{rule}: the page at {at:#x} {text}"));
-                break;
-            }
-        }
-        // An event that came meanwhile explains it.
-        wrong.filter(|_| !self.uffd.is_changing() && !self.is_dead())
+    /// Evicted pages for which M1 does not hold, and markers for which M2 does not.
+    pub(super) fn wrong_markers(&self, evicted: &RangeSet, marked: &RangeSet) -> [RangeSet; 2] {
+        let removing = self.layout.removing();
+        let unmarked = evicted.without(marked).without(&self.markers.to_mark).without(removing);
+        let unknown = match self.are_markers_strict() {
+            true => marked.without(evicted).without(removing),
+            false => RangeSet::new(),
+        };
+        [if self.markers.loose { RangeSet::new() } else { unmarked }, unknown]
     }
 
     /// Drops staged pages that the server filled with zeros ahead of a touch, and that nobody

@@ -7,7 +7,6 @@
 //! - P3: the supervisor notes the result of a command, also of a part, before it reads an event.
 //! - P4: a page that the program drops by `madvise` is not evicted before it was missing once.
 
-#[cfg(any(test, debug_assertions))]
 mod audit;
 mod changes;
 mod charge;
@@ -38,6 +37,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use audit::Violation;
 pub(crate) use changes::Change;
 use charge::Charge;
 pub(crate) use charge::{Part, SurveyAnswer, process_size, resident_bytes};
@@ -175,7 +175,7 @@ impl AddressSpace {
             name: String::new(),
             resident_bytes: self.resident_bytes().saturating_sub(self.charge.shared_bytes()),
             stored_pages: self.table.stored_pages(),
-            aside_pages: self.table.staged_pages(),
+            staged_pages: self.table.staged_pages(),
             faults: self.faults.served(),
         })
     }

@@ -326,6 +326,9 @@ mod tests {
     fn moves_to_and_fro_are_few_orders() {
         let all: Vec<(u64, u64)> = (0..20).flat_map(|_| [(A, B), (B, A)]).collect();
         assert_eq!(origins(&[A], &[A], &moves(&all, false), &[]), [(A, Some(A))]);
+        // Each has its second event.
+        let unmaps: Vec<u64> = (0..10).flat_map(|_| [A, B]).collect();
+        assert_eq!(origins(&[A], &[A], &moves(&all[..20], false), &unmaps), [(A, Some(A))]);
     }
 
     #[test]

@@ -56,7 +56,6 @@ impl Owners {
     }
 
     /// Pages of staging that have an owner.
-    #[cfg(any(test, debug_assertions))]
     fn count(&self) -> usize {
         self.0.iter().flatten().map(|batch| batch.count).sum()
     }
@@ -168,13 +167,11 @@ impl Staging {
     }
 
     /// The owner of a page of staging.
-    #[cfg(any(test, debug_assertions))]
     pub(super) fn owner(&self, staged: u32) -> Option<u64> {
         self.owners.get(staged)
     }
 
     /// Pages of staging that have an owner.
-    #[cfg(any(test, debug_assertions))]
     pub(super) fn owned(&self) -> usize {
         self.owners.count()
     }

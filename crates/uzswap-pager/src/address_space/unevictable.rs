@@ -83,7 +83,6 @@ impl Unevictable {
         self.ranges = self.library.clone();
     }
 
-    #[cfg(any(test, debug_assertions))]
     pub(super) fn keeps_library(&self) -> bool {
         self.library.without(&self.ranges) == RangeSet::new()
     }

@@ -65,8 +65,8 @@ impl Finding {
 
 /// Where /proc does not know this process by its number, nor any other: nothing can be looked at.
 pub(super) fn strange_proc() -> Option<Finding> {
-    let told = std::fs::read_link("/proc/self").ok()?;
-    let is_ours = told.to_str()?.parse() == Ok(std::process::id());
+    let link = std::fs::read_link("/proc/self").ok()?;
+    let is_ours = link.to_str()?.parse() == Ok(std::process::id());
     let means = "processes have other PIDs there, so no process can be inspected";
     let strange = || finding("/proc", State::Missing, "mounted for another PID namespace", means);
     (!is_ours).then(|| strange().fixed_by(&["mount -t proc proc /proc", "unshare --mount-proc"]))

@@ -116,7 +116,7 @@ fn memory(feature: Features) -> Result<OwnMemory, Failure> {
 
 /// Events during a change of the memory.
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     thread: u32,
     forks: u32,
     moved: Option<(u64, u64)>,
@@ -128,16 +128,16 @@ struct Told {
 fn serve<T: Send>(
     memory: &OwnMemory,
     touch: impl FnOnce() -> T + Send,
-) -> Result<(T, Told), Failure> {
+) -> Result<(T, Reported), Failure> {
     memory.uffd().register(memory.range(REGISTERED), true, false)?;
     thread::scope(|scope| {
         let thread = thread::Builder::new().spawn_scoped(scope, touch)?;
         let mut children = Vec::new();
-        let mut told = Told::default();
+        let mut reported = Reported::default();
         let mut served = Ok(());
         let deadline = Instant::now() + PATIENCE;
         while !thread.is_finished() {
-            let read = next(memory.uffd(), &mut children, &mut told);
+            let read = next(memory.uffd(), &mut children, &mut reported);
             match read {
                 Ok(true) => continue,
                 Ok(false) => {}
@@ -155,8 +155,8 @@ fn serve<T: Send>(
         }
         let touched = thread.join().map_err(|_| Failure::Wrong("a thread panicked"))?;
         // A message that nobody waits for may be left.
-        next(memory.uffd(), &mut children, &mut told)?;
-        served.map(|()| (touched, told))
+        next(memory.uffd(), &mut children, &mut reported)?;
+        served.map(|()| (touched, reported))
     })
 }
 
@@ -164,7 +164,7 @@ fn serve<T: Send>(
 fn next(
     own: &Userfaultfd,
     children: &mut Vec<Userfaultfd>,
-    told: &mut Told,
+    reported: &mut Reported,
 ) -> Result<bool, Failure> {
     let mut forked = None;
     let mut seen = false;
@@ -177,7 +177,7 @@ fn next(
         seen = true;
         match room[0].take() {
             Some(Event::PageFault { address, thread, .. }) => {
-                told.thread = thread;
+                reported.thread = thread;
                 match uffd.copy(address, &[FILL; 4096], true, false) {
                     // Memory changes, or the child is gone: who waits comes again, or not.
                     Err(Stopped { errno: libc::EAGAIN | libc::EEXIST, .. }) => {
@@ -188,12 +188,12 @@ fn next(
                 }
             }
             Some(Event::Fork { child }) => {
-                told.forks += 1;
+                reported.forks += 1;
                 forked = Some(child);
             }
-            Some(Event::Remap { from, to, .. }) => told.moved = Some((from, to)),
-            Some(Event::Remove { start, end }) => told.removed = Some(start..end),
-            Some(Event::Unmap { start, end }) => told.unmapped = Some(start..end),
+            Some(Event::Remap { from, to, .. }) => reported.moved = Some((from, to)),
+            Some(Event::Remove { start, end }) => reported.removed = Some(start..end),
+            Some(Event::Unmap { start, end }) => reported.unmapped = Some(start..end),
             None => {}
         }
     }
@@ -209,27 +209,27 @@ fn fork(memory: &OwnMemory) -> Outcome {
     // For the child's userfaultfd: where no descriptor is left, that cannot be read, and the fork
     // waits for ever.
     drop(File::open("/proc/self/status")?);
-    let (seen, told) = serve(memory, || memory.load_in_fork(0))?;
-    check(seen? == FILL && told.forks > 0, "a forked child saw zeros")
+    let (seen, reported) = serve(memory, || memory.load_in_fork(0))?;
+    check(seen? == FILL && reported.forks > 0, "a forked child saw zeros")
 }
 
 fn remap(memory: &OwnMemory) -> Outcome {
-    let (done, told) = serve(memory, || memory.remap(REGISTERED, REGISTERED.end))?;
+    let (done, reported) = serve(memory, || memory.remap(REGISTERED, REGISTERED.end))?;
     done?;
     let expected = (memory.address(0), memory.address(REGISTERED.end));
-    check(told.moved == Some(expected), "mremap was not reported")
+    check(reported.moved == Some(expected), "mremap was not reported")
 }
 
 fn remove(memory: &OwnMemory) -> Outcome {
-    let (done, told) = serve(memory, || memory.discard(1..2))?;
+    let (done, reported) = serve(memory, || memory.discard(1..2))?;
     done?;
-    check(told.removed == Some(memory.range(1..2)), "madvise was not reported")
+    check(reported.removed == Some(memory.range(1..2)), "madvise was not reported")
 }
 
 fn unmap(memory: &OwnMemory) -> Outcome {
-    let (done, told) = serve(memory, || memory.replace(1..2))?;
+    let (done, reported) = serve(memory, || memory.replace(1..2))?;
     done?;
-    check(told.unmapped == Some(memory.range(1..2)), "munmap was not reported")
+    check(reported.unmapped == Some(memory.range(1..2)), "munmap was not reported")
 }
 
 fn move_pages(memory: &OwnMemory) -> Outcome {

@@ -99,7 +99,7 @@ impl FaultServer {
             return Err(Unread::Moves);
         }
         #[cfg(debug_assertions)]
-        space.audit_markers_at_times();
+        space.audit_at_times();
         let since = Instant::now();
         let Messages { count, faults, changes, no_descriptor } = Messages::read(&mut space);
         if count > 0 {

@@ -18,7 +18,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::entrance::leaves_spare_files;
-use super::helpers::{Sent, Stage, Welcomed, new_door};
+use super::helpers::{Sent, Stage, Welcomed, new_channel};
 use super::{FaultServer, PAGE};
 use crate::address_space::{AddressSpace, STAGING_BYTES};
 use crate::doctor::RUN_FEATURES;
@@ -117,10 +117,10 @@ impl FaultServer {
             Identity::Pending => return Ok(Stage::Greeting(hello)),
         };
         let (control, file) = SharedControl::new()?;
-        let (lent_door, door) = new_door()?;
+        let (lent_channel, channel) = new_channel()?;
         let connection = self.helpers.connection(id);
         let welcome = |kind| Message::new(kind, [STAGING_BYTES]);
-        let (file, lent) = (file.as_fd(), lent_door.as_fd());
+        let (file, lent) = (file.as_fd(), lent_channel.as_fd());
         let _ = peer::let_descriptors(connection, true); // its userfaultfd, with the next message
         match (space, self.helpers.device()) {
             (Some(space), _) => {
@@ -134,7 +134,7 @@ impl FaultServer {
             }
             (None, None) => send(connection, welcome(kind::WELCOME_CALL), &[file, lent])?,
         }
-        Ok(Stage::Welcomed(Welcomed { own, control, door, is_forked, space }))
+        Ok(Stage::Welcomed(Welcomed { own, control, channel, is_forked, space }))
     }
 
     /// The space that a fork made, by the secret that its page of identity was filled with when the
@@ -183,7 +183,7 @@ impl FaultServer {
             },
             None => self.prove_new(sent.userfaultfd, &peer, helper.as_ref(), page)?,
         };
-        let connection = self.helpers.make_ready(id, space, welcomed.door)?;
+        let connection = self.helpers.make_ready(id, space, welcomed.channel)?;
         self.pager.drop_outsiders(|outsider| outsider.pid() == peer.pid());
         let could_exceed = relatives.is_some_and(|relatives| self.join(space, &relatives));
         let mut child = lock(&self.spaces[space]);

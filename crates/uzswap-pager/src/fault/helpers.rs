@@ -52,8 +52,8 @@ pub(super) struct Helpers {
 struct ReadyHelper {
     space: u32,
     pid: u32,
-    /// The end of its door. No other process has the same: a holder could connect it to itself.
-    door: Polled<Foreign>,
+    /// The end of its channel. No other process has the same: a holder could connect it to itself.
+    channel: Polled<Foreign>,
 }
 
 /// A helper that has come, and is not ready.
@@ -94,8 +94,8 @@ pub(super) struct Welcomed {
     /// The helper's own memory.
     pub(super) own: Range<u64>,
     pub(super) control: SharedControl,
-    /// The end of its door that receives.
-    pub(super) door: Foreign,
+    /// The end of its channel that receives.
+    pub(super) channel: Foreign,
     pub(super) is_forked: bool,
     /// The space that its parent's fork made.
     pub(super) space: Option<u32>,
@@ -159,8 +159,8 @@ impl Helpers {
         });
     }
 
-    /// Takes the connection that a process has sent through a helper's door. The caller checks it
-    /// once nothing is locked.
+    /// Takes the connection that a process has sent through a helper's channel. The caller checks
+    /// it once nothing is locked.
     pub(super) fn take_sent(&self, id: u32) -> Option<Arrival> {
         self.ready.get(&id)?.take_sent().ok()
     }
@@ -224,15 +224,15 @@ impl Helpers {
         &mut self,
         id: u32,
         space: u32,
-        door: Foreign,
+        channel: Foreign,
     ) -> io::Result<Polled<Foreign>> {
         let pending = self.pending.remove(&id).expect("the caller goes on with it");
         let PendingHelper { connection, peer, .. } = pending;
         connection.report_end(Token::Helper(id).data())?;
         let pid = peer.pid();
-        let door = door.made_by(peer as Arc<dyn Maker>);
-        let door = Polled::add(&self.epolls, door, Token::Door(id).data())?;
-        self.ready.insert(id, ReadyHelper { space, pid, door });
+        let channel = channel.made_by(peer as Arc<dyn Maker>);
+        let channel = Polled::add(&self.epolls, channel, Token::Channel(id).data())?;
+        self.ready.insert(id, ReadyHelper { space, pid, channel });
         Ok(connection)
     }
 
@@ -271,8 +271,8 @@ impl Helpers {
     }
 }
 
-/// A new door: the end that sends, for a helper, and the end that receives.
-pub(super) fn new_door() -> io::Result<(Foreign, Foreign)> {
+/// A new channel: the end that sends, for a helper, and the end that receives.
+pub(super) fn new_channel() -> io::Result<(Foreign, Foreign)> {
     let (group, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
     let (sends, receives) = rustix::net::socketpair(group, kind, SocketFlags::CLOEXEC, None)?;
     peer::tell_senders(&receives)?;
@@ -280,13 +280,13 @@ pub(super) fn new_door() -> io::Result<(Foreign, Foreign)> {
 }
 
 impl ReadyHelper {
-    /// Takes a connection that a process sends through this door. The process may be a stranger.
+    /// Takes a connection that a process sends through this channel. The process may be a stranger.
     ///
     /// # Errors
     ///
     /// The kernel's; `InvalidData` where it sends something else.
     fn take_sent(&self) -> io::Result<Arrival> {
-        let (message, mut descriptors, sender) = receive(&self.door)?;
+        let (message, mut descriptors, sender) = receive(&self.channel)?;
         let is_packets = |socket: &Foreign| {
             sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
                 && sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET)

@@ -187,8 +187,8 @@ impl FaultServer {
         }
     }
 
-    /// Looks after all that ends unseen.
-    fn look_after_ends(&mut self) {
+    /// Checks for ends that no message reports.
+    fn check_for_ends(&mut self) {
         self.forget_dead(|_| true);
         self.helpers.drop_silent();
         self.orphans.check();

@@ -140,12 +140,12 @@ impl FaultServer {
             let waits_on = !may_wait && may_wait_on && self.pager.will_have_headroom();
             fault.waits_on |= waits_on;
             let by = if may_wait || waits_on { Requester::Program } else { Requester::Waiting };
-            let is_in_vain = fault.waits_on
+            let is_over_limit = fault.waits_on
                 || by == Requester::Waiting && self.pager.account.headroom_pages() == 0;
             let served = self.serve(&mut space, &fault, by);
             drop(space);
-            if served == Resolution::Done && (fault.found_no_room || is_in_vain) {
-                self.pager.meter.waited_for_room(is_in_vain);
+            if served == Resolution::Done && (fault.found_no_room || is_over_limit) {
+                self.pager.meter.waited_for_room(is_over_limit);
             }
             self.note(fault, served);
         }

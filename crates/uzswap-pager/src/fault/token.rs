@@ -13,7 +13,7 @@ pub(super) enum Token {
     Helper(u32),
     Userfaultfd(u32),
     /// Of a helper.
-    Door(u32),
+    Channel(u32),
     /// A userfaultfd whose helper has ended.
     Orphan(u32),
 }
@@ -26,7 +26,7 @@ impl Token {
             Token::Over => 2,
             Token::Helper(id) => u64::from(id) * 4 + 4,
             Token::Userfaultfd(id) => u64::from(id) * 4 + 5,
-            Token::Door(id) => u64::from(id) * 4 + 6,
+            Token::Channel(id) => u64::from(id) * 4 + 6,
             Token::Orphan(id) => u64::from(id) * 4 + 7,
         };
         epoll::EventData::new_u64(number)
@@ -42,7 +42,7 @@ impl Token {
                 match number % 4 {
                     0 => Token::Helper(id),
                     1 => Token::Userfaultfd(id),
-                    2 => Token::Door(id),
+                    2 => Token::Channel(id),
                     _ => Token::Orphan(id),
                 }
             }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_token_comes_back_from_epoll_as_it_was() {
-        let kinds = [Token::Helper, Token::Userfaultfd, Token::Door, Token::Orphan];
+        let kinds = [Token::Helper, Token::Userfaultfd, Token::Channel, Token::Orphan];
         let numbered = [0, 1, 2, 3, u32::MAX].into_iter().flat_map(|id| kinds.map(|kind| kind(id)));
         let all = numbered.chain([Token::Listener, Token::Wake, Token::Over]);
         let mut seen = std::collections::BTreeSet::new();

@@ -141,7 +141,7 @@ impl Worker {
         self.state.turns.start();
         let epoll = &workers.epolls[self.state.number];
         let mut events = [const { MaybeUninit::uninit() }; 64];
-        let mut looked = Instant::now();
+        let mut checked = Instant::now();
         while !workers.pager.wakers.is_stopping() {
             let timeout = Duration::from_millis(if self.is_busy { 1 } else { 1000 });
             let timeout = Timespec::try_from(timeout).expect("a short time");
@@ -154,7 +154,7 @@ impl Worker {
             for event in ready.iter() {
                 match Token::of(event.data) {
                     Token::Listener => workers.admit(workers.entrance.accept()),
-                    Token::Door(id) => {
+                    Token::Channel(id) => {
                         let arrival = workers.lock().helpers.take_sent(id);
                         if let Some(arrival) = arrival {
                             workers.admit(workers.entrance.check(arrival));
@@ -177,9 +177,9 @@ impl Worker {
             if self.is_busy || !helpers.is_empty() {
                 self.go_on(helpers);
             }
-            if self.state.number == 0 && looked.elapsed() >= Duration::from_secs(1) {
-                looked = Instant::now();
-                workers.lock().look_after_ends();
+            if self.state.number == 0 && checked.elapsed() >= Duration::from_secs(1) {
+                checked = Instant::now();
+                workers.lock().check_for_ends();
             }
         }
         if self.state.number == 0 {

@@ -45,7 +45,7 @@ pub(crate) struct ScanQueue {
 #[derive(Debug, Default)]
 struct State {
     spaces: VecDeque<SpaceHandle>,
-    /// When the share of looks is used up that there were until now.
+    /// When the scans so far have used up their share.
     used_up_to: Option<Instant>,
     is_over: bool,
 }
@@ -87,8 +87,8 @@ impl ScanQueue {
         }
     }
 
-    /// A look took so much of a processor, of which looks may have one part in so many.
-    fn looked(&self, took: Duration, part: u32) {
+    /// Notes the processor time of a scan; scans may take one part in so many.
+    fn note_time(&self, took: Duration, part: u32) {
         let earliest = Instant::now() - AT_ONCE * part;
         let mut state = self.state.lock();
         let from = state.used_up_to.map_or(earliest, |until| until.max(earliest));
@@ -136,7 +136,7 @@ pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<Vec<JoinHandle<()>>> {
             let _ = register(&space);
             let took = process::thread_time() - before;
             lock(&space).registration.scans().end(took);
-            pager.to_scan.looked(took, part(pager.account.unobserved_bytes()));
+            pager.to_scan.note_time(took, part(pager.account.unobserved_bytes()));
         }
     };
     let start = |_| {

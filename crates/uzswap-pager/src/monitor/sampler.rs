@@ -120,9 +120,9 @@ impl Sampler {
     fn check_turns(&mut self) -> bool {
         let Sampler { pager, server, turns, .. } = self;
         let each = turns.iter_mut().zip(pager.sched.turns.each()).enumerate();
-        let looks =
+        let checks =
             each.map(|(at, (register, turns))| register.check(turns, || server.is_asked(at)));
-        looks.fold(false, |any, is_registered| any | is_registered)
+        checks.fold(false, |any, is_registered| any | is_registered)
     }
 
     /// Has all threads but those that keep register over growth run at ordinary priority while the
@@ -135,7 +135,7 @@ impl Sampler {
             CpuSample {
                 is_contended: share.run_queue.is_contended(pager.sched.turns.giving_way()),
                 is_beside_others: pager.sched.is_beside_others(),
-                is_in_vain: pager.progress.is_ineffective(now),
+                is_ineffective: pager.progress.is_ineffective(now),
             },
             || pager.sched.raised.demanded(),
         );

@@ -35,7 +35,7 @@ const LOAD_AFTER: Duration = Duration::from_millis(200);
 const SCANS_WITHOUT_SIGN: u32 = 20;
 
 /// Programs that are named as unmanaged. All others count as well.
-const TOLD_MAX: usize = 100;
+const NAMED_MAX: usize = 100;
 
 /// How long it rests after a survey of memory that does not count: so many times what that took,
 /// where it took long.
@@ -52,7 +52,7 @@ struct Tree {
     /// Processes with a known reason, and the program of each.
     reported: BTreeMap<u32, PathBuf>,
     /// Programs and reasons that were reported.
-    told: BTreeSet<(PathBuf, &'static str)>,
+    named: BTreeSet<(PathBuf, &'static str)>,
     /// Their parts of anonymous memory, as far as the kernel was asked.
     parts: Parts,
     other_load: OtherLoad,
@@ -67,7 +67,7 @@ pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
         managed: BTreeSet::new(),
         without: BTreeMap::new(),
         reported: BTreeMap::new(),
-        told: BTreeSet::new(),
+        named: BTreeSet::new(),
         parts: Parts::default(),
         other_load: OtherLoad::default(),
         thrashing: Thrashing::default(),
@@ -243,7 +243,7 @@ impl Tree {
         self.reported.insert(pid, program.clone());
         let name = program.to_string_lossy().into_owned();
         let name = one_line(&name); // a name of a file may be anything
-        if self.told.len() < TOLD_MAX && self.told.insert((program, why)) {
+        if self.named.len() < NAMED_MAX && self.named.insert((program, why)) {
             self.pager.warn(&format!(
                 "process {pid} ({name}) is unmanaged: {why}; its memory counts but cannot be \
                  evicted"

@@ -20,7 +20,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// A search ends after so many entries of the table, those of 1 GiB, or after queries of the
 /// kernel that took so long. Faults of the process wait meanwhile.
-const LOOKED_MAX: u64 = 1 << 18;
+const SCANNED_MAX: u64 = 1 << 18;
 const ASKED_MAX: Duration = Duration::from_millis(2);
 
 /// Address space of one query, and known pieces of 2 MiB in it. The kernel skips a GiB without
@@ -75,8 +75,8 @@ struct Search {
     most: usize,
     /// Also about pages that are known to be there.
     asks_always: bool,
-    /// Entries of the table that were looked at, and what the kernel took to answer.
-    looked: u64,
+    /// Entries of the table that were scanned at, and what the kernel took to answer.
+    scanned: u64,
     asked: Duration,
     /// The next turn in which some page is picked that was spared now.
     soonest: u64,
@@ -85,7 +85,7 @@ struct Search {
 impl Search {
     /// Whether it has found enough, or taken enough.
     fn is_over(&self) -> bool {
-        self.pages.len() == self.most || self.looked > LOOKED_MAX || self.asked > ASKED_MAX
+        self.pages.len() == self.most || self.scanned > SCANNED_MAX || self.asked > ASKED_MAX
     }
 }
 
@@ -95,7 +95,7 @@ impl Known<'_> {
         self.registered.within(addresses).flat_map(|part| self.unevictable.outside(part))
     }
 
-    /// The first addresses that are looked at together: with parts whose pages may leave, and
+    /// The first addresses that are scanned together: with parts whose pages may leave, and
     /// whatever is between them; and whether all is known of them.
     fn next(&self, addresses: Range<u64>) -> Option<(Range<u64>, bool)> {
         let mut parts = self.leaving(addresses).take(ASKED_PARTS);
@@ -128,7 +128,7 @@ impl ClockHand {
             pages,
             most,
             asks_always,
-            looked: 0,
+            scanned: 0,
             asked: Duration::ZERO,
             soonest: u64::MAX,
         };
@@ -173,7 +173,7 @@ impl ClockHand {
         };
         search.asked += answer.took;
         for part in answer.runs.into_iter().flat_map(|run| known.leaving(run)) {
-            search.looked += (part.end - part.start) / PAGE;
+            search.scanned += (part.end - part.start) / PAGE;
             for (page, entry) in known.table.entries(part.start / PAGE..part.end / PAGE) {
                 let is_there = entry.returned || !is_known;
                 let may_leave = is_there && !known.removing.contains(page * PAGE);

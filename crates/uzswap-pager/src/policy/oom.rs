@@ -1,8 +1,8 @@
 //! The out-of-memory detector: whether programs can go on under their limit.
 //!
 //! Compressed pages may take nearly as much as before, and unevictable pages may take the rest.
-//! Evictions then bring no headroom. A fault that has waited in vain is served over the limit, so
-//! such a program gets a few hundred pages a second. It hardly gets more if faults find headroom
+//! Evictions then bring no headroom. A fault that has waited too long is served over the limit, so
+//! the program gets a few hundred pages a second. It hardly gets more if faults find headroom
 //! only after a wait, or if each evicted page takes long.
 
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ pub(crate) fn none_bytes(limit_bytes: u64) -> u64 {
     limit_bytes / NONE_PART
 }
 
-/// How long there must have been no hope.
-const LOOKED_FOR: Duration = Duration::from_secs(3);
+/// How long the programs must have thrashed.
+const FULL_FOR: Duration = Duration::from_secs(3);
 
 /// How long where memory that cannot be evicted passes the limit by itself (locked memory, memory
 /// of unmanaged programs): no eviction helps, and each fault makes it worse.
@@ -54,7 +54,7 @@ impl Seen {
     }
 }
 
-/// What the looks so far say.
+/// The verdict at a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outlook {
     /// There is hope, or it is too early to say.
@@ -63,18 +63,18 @@ pub(crate) enum Outlook {
     /// stay, so that no program is ended for them.
     Retry,
     /// The supervisor ends a program.
-    Hopeless,
+    Thrashing,
 }
 
-/// Looks since a time at which there may have been no hope.
+/// The samples since the first one that may show thrashing.
 #[derive(Debug)]
 struct Since {
     at: Instant,
     faults: Faults,
     has_retried: bool,
-    /// At each look, memory that cannot be evicted passed the limit.
+    /// At each sample, memory that cannot be evicted passed the limit.
     is_beyond: bool,
-    /// At each look, the limit was passed.
+    /// At each sample, the limit was passed.
     is_over: bool,
     /// Or there was nothing to run in.
     has_none: bool,
@@ -82,7 +82,7 @@ struct Since {
     is_tight: bool,
 }
 
-/// Looks, all of them while something is to leave.
+/// Judges the samples that are taken while pages must be evicted.
 #[derive(Debug, Default)]
 pub(crate) struct OomDetector {
     since: Option<Since>,
@@ -103,7 +103,7 @@ impl OomDetector {
     /// - nothing was free, and faults took long.
     ///
     /// The answer comes sooner where no eviction helps.
-    pub(crate) fn look(&mut self, now: Instant, seen: Seen) -> Outlook {
+    pub(crate) fn judge(&mut self, now: Instant, seen: Seen) -> Outlook {
         let Seen { limit_bytes, used_bytes, leaving_bytes, faults } = seen;
         if !seen.is_full() {
             self.since = None;
@@ -122,16 +122,16 @@ impl OomDetector {
         since.is_over &= used_bytes > limit_bytes;
         since.has_none &= leaving_bytes < none_bytes(limit_bytes);
         since.is_tight &= used_bytes > limit_bytes - none_bytes(limit_bytes);
-        let looks_for = if since.is_beyond { BEYOND_FOR } else { LOOKED_FOR };
-        let looked_for = now.duration_since(since.at);
-        if looked_for <= looks_for {
-            let is_half = looked_for > looks_for / 2;
+        let least = if since.is_beyond { BEYOND_FOR } else { FULL_FOR };
+        let lasted = now.duration_since(since.at);
+        if lasted <= least {
+            let is_half = lasted > least / 2;
             let retries = is_half && !std::mem::replace(&mut since.has_retried, is_half);
             return if retries { Outlook::Retry } else { Outlook::Open };
         }
-        let is_hopeless = since.is_beyond || since.is_over || since.has_starved(seen);
+        let is_thrashing = since.is_beyond || since.is_over || since.has_starved(seen);
         self.since = None;
-        if is_hopeless { Outlook::Hopeless } else { Outlook::Open }
+        if is_thrashing { Outlook::Thrashing } else { Outlook::Open }
     }
 }
 
@@ -144,7 +144,7 @@ impl Since {
         };
         let waited = seen.faults.waited - self.faults.waited;
         let take = seen.faults.sum_ns.saturating_sub(self.faults.sum_ns) / all.max(1);
-        are_all(seen.faults.in_vain - self.faults.in_vain)
+        are_all(seen.faults.over_limit - self.faults.over_limit)
             || self.has_none && are_all(waited)
             || self.is_tight && waited >= WAITED_MIN && take >= TAKES.as_nanos() as u64
     }
@@ -154,13 +154,13 @@ impl Since {
 mod tests {
     use super::*;
 
-    /// Looks each 10 ms for so long; when there was no hope for the first time, in ms. `at` says
-    /// what is seen at a time.
-    fn hopeless_at(ms: u64, at: impl Fn(u64) -> Seen) -> Option<u64> {
+    /// Judges a sample each 10 ms for so long; the time of the first verdict of thrashing, in ms.
+    /// `at` makes the sample of a time.
+    fn thrashing_at(ms: u64, at: impl Fn(u64) -> Seen) -> Option<u64> {
         let (start, mut pressure) = (Instant::now(), OomDetector::default());
         (0..ms).step_by(10).find(|ms| {
             let now = start + Duration::from_millis(*ms);
-            pressure.look(now, at(*ms)) == Outlook::Hopeless
+            pressure.judge(now, at(*ms)) == Outlook::Thrashing
         })
     }
 
@@ -168,28 +168,28 @@ mod tests {
         limit_bytes: 800,
         used_bytes: 801,
         leaving_bytes: 90,
-        faults: Faults { all: 0, sum_ns: 0, waited: 0, in_vain: 0 },
+        faults: Faults { all: 0, sum_ns: 0, waited: 0, over_limit: 0 },
     };
 
-    /// So many faults that waited, in vain, and others that did not.
-    fn faults(in_vain: u64, others: u64) -> Faults {
-        Faults { all: in_vain + others, sum_ns: 0, waited: in_vain, in_vain }
+    /// So many faults that were served over the limit, and others that did not wait.
+    fn faults(over_limit: u64, others: u64) -> Faults {
+        Faults { all: over_limit + others, sum_ns: 0, waited: over_limit, over_limit }
     }
 
     #[test]
-    fn a_limit_that_is_passed_all_the_time_is_hopeless() {
-        assert_eq!(hopeless_at(9_000, |_| FULL), Some(3_010));
+    fn a_limit_that_is_passed_all_the_time_is_thrashing() {
+        assert_eq!(thrashing_at(9_000, |_| FULL), Some(3_010));
         let now_and_then =
             |ms: u64| Seen { used_bytes: 801 - u64::from(ms.is_multiple_of(1000)), ..FULL };
-        assert_eq!(hopeless_at(9_000, now_and_then), None);
-        assert_eq!(hopeless_at(9_000, |_| Seen { leaving_bytes: 200, ..FULL }), None);
+        assert_eq!(thrashing_at(9_000, now_and_then), None);
+        assert_eq!(thrashing_at(9_000, |_| Seen { leaving_bytes: 200, ..FULL }), None);
     }
 
     #[test]
-    fn memory_that_passes_the_limit_by_itself_is_hopeless_soon() {
-        assert_eq!(hopeless_at(9_000, |_| Seen { used_bytes: 891, ..FULL }), Some(1_010));
+    fn memory_that_passes_the_limit_by_itself_is_thrashing_soon() {
+        assert_eq!(thrashing_at(9_000, |_| Seen { used_bytes: 891, ..FULL }), Some(1_010));
         let at_first = |ms| Seen { used_bytes: if ms < 900 { 891 } else { 890 }, ..FULL };
-        assert_eq!(hopeless_at(9_000, at_first), Some(3_010));
+        assert_eq!(thrashing_at(9_000, at_first), Some(3_010));
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
                 .step_by(10)
                 .filter(|ms| {
                     let now = start + Duration::from_millis(*ms);
-                    pressure.look(now, Seen { used_bytes, ..FULL }) == Outlook::Retry
+                    pressure.judge(now, Seen { used_bytes, ..FULL }) == Outlook::Retry
                 })
                 .collect();
             assert_eq!(retries, [half]);
@@ -210,19 +210,19 @@ mod tests {
     #[test]
     fn what_is_seen_counts_for_three_seconds_and_until_there_is_room() {
         let (start, mut pressure) = (Instant::now(), OomDetector::default());
-        let look = |pressure: &mut OomDetector, ms: u64, used_bytes: u64| {
+        let judge = |pressure: &mut OomDetector, ms: u64, used_bytes: u64| {
             let now = start + Duration::from_millis(ms);
-            pressure.look(now, Seen { used_bytes, ..FULL }) == Outlook::Hopeless
+            pressure.judge(now, Seen { used_bytes, ..FULL }) == Outlook::Thrashing
         };
         // One look below the limit counts for the first three seconds alone.
         let below_once = [(0, 800), (3_010, 801), (3_020, 801), (6_040, 801)];
-        let seen = below_once.map(|(ms, used)| look(&mut pressure, ms, used));
+        let seen = below_once.map(|(ms, used)| judge(&mut pressure, ms, used));
         assert_eq!(seen, [false, false, false, true]);
         // And once it was said, it is looked for as long again.
-        let seen = [6_050, 9_000, 9_060, 20_000].map(|ms| look(&mut pressure, ms, 801));
+        let seen = [6_050, 9_000, 9_060, 20_000].map(|ms| judge(&mut pressure, ms, 801));
         assert_eq!(seen, [false, false, true, false]);
         pressure.reset();
-        let seen = [23_010, 26_000, 26_020].map(|ms| look(&mut pressure, ms, 801));
+        let seen = [23_010, 26_000, 26_020].map(|ms| judge(&mut pressure, ms, 801));
         assert_eq!(seen, [false, false, true], "there was room between");
     }
 
@@ -231,65 +231,66 @@ mod tests {
         let of = |in_all: u64| {
             move |ms: u64| {
                 let waited = ms * in_all / 3_010;
-                let faults = Faults { all: waited, sum_ns: waited << 20, waited, in_vain: 0 };
+                let faults = Faults { all: waited, sum_ns: waited << 20, waited, over_limit: 0 };
                 Seen { used_bytes: 800, leaving_bytes: 50, faults, ..FULL }
             }
         };
-        assert_eq!(hopeless_at(3_020, of(WAITED_MIN)), Some(3_010));
-        assert_eq!(hopeless_at(3_020, of(WAITED_MIN - 1)), None);
+        assert_eq!(thrashing_at(3_020, of(WAITED_MIN)), Some(3_010));
+        assert_eq!(thrashing_at(3_020, of(WAITED_MIN - 1)), None);
     }
 
     #[test]
-    fn faults_that_all_wait_in_vain_are_hopeless() {
+    fn faults_that_all_go_over_the_limit_are_thrashing() {
         let below = Seen { used_bytes: 800, ..FULL };
         let of_ten_found = |found: u64| {
             move |ms: u64| Seen { faults: faults(ms / 10 * 10, ms / 10 * found), ..below }
         };
-        assert_eq!(hopeless_at(9_000, of_ten_found(0)), Some(3_010));
-        assert_eq!(hopeless_at(9_000, of_ten_found(1)), Some(3_010));
-        assert_eq!(hopeless_at(9_000, of_ten_found(2)), None);
+        assert_eq!(thrashing_at(9_000, of_ten_found(0)), Some(3_010));
+        assert_eq!(thrashing_at(9_000, of_ten_found(1)), Some(3_010));
+        assert_eq!(thrashing_at(9_000, of_ten_found(2)), None);
         // Few, of a program that hardly runs.
         let seldom = |ms: u64| Seen { faults: faults(ms / 110, 0), ..below };
-        assert_eq!(hopeless_at(9_000, seldom), None);
+        assert_eq!(thrashing_at(9_000, seldom), None);
         // Once there is room, all begins anew.
         let room_at = |ms: u64| ms.is_multiple_of(2_500);
         let leaving_bytes = |ms| if room_at(ms) { 200 } else { 90 };
         let until_room = |ms| Seen { leaving_bytes: leaving_bytes(ms), ..of_ten_found(0)(ms) };
-        assert_eq!(hopeless_at(9_000, until_room), None);
+        assert_eq!(thrashing_at(9_000, until_room), None);
     }
 
     #[test]
-    fn faults_that_all_wait_where_there_is_nothing_to_run_in_are_hopeless() {
+    fn faults_that_all_wait_where_there_is_nothing_to_run_in_are_thrashing() {
         let of_ten_go_on = |go_on: u64| {
             move |ms: u64| {
                 let (waited, all) = (ms / 10 * 10, ms / 10 * (10 + go_on));
-                let faults = Faults { all, sum_ns: 0, waited, in_vain: 0 };
+                let faults = Faults { all, sum_ns: 0, waited, over_limit: 0 };
                 Seen { used_bytes: 799, leaving_bytes: 12, faults, ..FULL }
             }
         };
-        assert_eq!(hopeless_at(9_000, of_ten_go_on(0)), None); // not less than one in 64
+        assert_eq!(thrashing_at(9_000, of_ten_go_on(0)), None); // not less than one in 64
         let bare = |go_on| move |ms| Seen { leaving_bytes: 11, ..of_ten_go_on(go_on)(ms) };
-        assert_eq!(hopeless_at(9_000, bare(1)), Some(3_010));
-        assert_eq!(hopeless_at(9_000, bare(2)), None);
+        assert_eq!(thrashing_at(9_000, bare(1)), Some(3_010));
+        assert_eq!(thrashing_at(9_000, bare(2)), None);
         let now_and_then = |ms: u64| {
             let leaving_bytes = if ms.is_multiple_of(1000) { 13 } else { 11 };
             Seen { leaving_bytes, ..of_ten_go_on(0)(ms) }
         };
-        assert_eq!(hopeless_at(9_000, now_and_then), None);
+        assert_eq!(thrashing_at(9_000, now_and_then), None);
     }
 
     #[test]
-    fn faults_that_take_long_where_nothing_is_free_are_hopeless() {
+    fn faults_that_take_long_where_nothing_is_free_are_thrashing() {
         let of = |used_bytes: u64, us: u64| {
             move |ms: u64| {
-                let faults = Faults { all: ms, sum_ns: ms * us * 1000, waited: ms / 2, in_vain: 0 };
+                let faults =
+                    Faults { all: ms, sum_ns: ms * us * 1000, waited: ms / 2, over_limit: 0 };
                 Seen { used_bytes, leaving_bytes: 50, faults, ..FULL }
             }
         };
-        assert_eq!(hopeless_at(9_000, of(789, 200)), Some(3_010)); // 12 are one in 64
-        assert_eq!(hopeless_at(9_000, of(789, 199)), None);
-        assert_eq!(hopeless_at(9_000, of(788, 900)), None);
+        assert_eq!(thrashing_at(9_000, of(789, 200)), Some(3_010)); // 12 are one in 64
+        assert_eq!(thrashing_at(9_000, of(789, 199)), None);
+        assert_eq!(thrashing_at(9_000, of(788, 900)), None);
         let now_and_then = |ms: u64| of(789 - u64::from(ms.is_multiple_of(1000)), 900)(ms);
-        assert_eq!(hopeless_at(9_000, now_and_then), None);
+        assert_eq!(thrashing_at(9_000, now_and_then), None);
     }
 }

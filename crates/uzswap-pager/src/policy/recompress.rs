@@ -51,7 +51,7 @@ impl Density {
 
     /// Sees whether pages are to be dense from now on, where the pool has so many bytes of the
     /// limit for so many pages.
-    pub(crate) fn look(&self, pool_bytes: u64, pages: usize, limit_bytes: u64) {
+    pub(crate) fn decide(&self, pool_bytes: u64, pages: usize, limit_bytes: u64) {
         let pages = pages as u64;
         let was_dense = self.is_dense();
         let is_dense = match was_dense {
@@ -115,14 +115,14 @@ mod tests {
     #[test]
     fn pages_are_dense_from_half_of_the_limit_until_a_fast_pool_would_have_a_quarter() {
         let density = Density::new();
-        let look = |(pool, pages)| {
-            density.look(pool, pages, 100);
+        let decide = |(pool, pages)| {
+            density.decide(pool, pages, 100);
             density.is_dense()
         };
         // A fast page takes 2 bytes, a dense one none.
-        let looks = [(50, 25), (51, 25), (40, 20), (1, 13), (0, 12), (40, 20), (51, 51), (26, 26)];
+        let cases = [(50, 25), (51, 25), (40, 20), (1, 13), (0, 12), (40, 20), (51, 51), (26, 26)];
         let is_dense = [false, true, true, true, false, false, true, true];
-        assert_eq!(looks.map(look), is_dense);
+        assert_eq!(cases.map(decide), is_dense);
     }
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
         let density = Density::new();
         density.recompress_some(&zswap, SLOTS);
         assert_eq!(zswap.counters().recompressed_pages, 0, "nobody has asked for it");
-        density.look(pool_bytes, SLOTS as usize, pool_bytes);
+        density.decide(pool_bytes, SLOTS as usize, pool_bytes);
         let mut rounds = 0;
         while !density.is_done() {
             density.recompress_some(&zswap, SLOTS);
@@ -161,26 +161,26 @@ mod tests {
     }
 
     #[test]
-    fn each_slot_is_told_once_for_each_time_in_which_pages_are_dense() {
+    fn each_slot_comes_once_for_each_time_in_which_pages_are_dense() {
         let density = Density::new();
         assert_eq!(density.next_slots(1000), None);
         for _ in 0..2 {
-            density.look(60, 60, 100);
-            let mut told = Vec::new();
+            density.decide(60, 60, 100);
+            let mut slots = Vec::new();
             // There are more of them with time, never fewer.
             for count in [100, 130, 130] {
                 assert!(!density.is_done());
-                told.extend(density.next_slots(count).unwrap());
-                density.look(60, 60, 100);
+                slots.extend(density.next_slots(count).unwrap());
+                density.decide(60, 60, 100);
             }
-            assert_eq!(told, (0..130).collect::<Vec<u32>>());
+            assert_eq!(slots, (0..130).collect::<Vec<u32>>());
             assert!(density.is_done());
             assert_eq!(density.next_slots(1000), None);
             // Half of the way, and it is not dense any more.
-            density.look(10, 10, 100);
-            density.look(60, 60, 100);
+            density.decide(10, 10, 100);
+            density.decide(60, 60, 100);
             assert_eq!(density.next_slots(1000), Some(0..SLOTS_A_ROUND));
-            density.look(10, 10, 100);
+            density.decide(10, 10, 100);
             assert_eq!(density.next_slots(1000), None);
         }
     }

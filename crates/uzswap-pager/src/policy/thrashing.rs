@@ -27,7 +27,7 @@ pub(crate) struct Times {
 pub(crate) struct Thrashing {
     /// Times at the start of the window.
     start: Option<Times>,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Thrashing {
@@ -40,15 +40,15 @@ impl Thrashing {
             self.start = Some(now);
             return None;
         };
-        if self.is_told || now.at - start.at < WINDOW {
+        if self.is_reported || now.at - start.at < WINDOW {
             return None;
         }
         self.start = Some(now);
         let waited = now.waited.saturating_sub(start.waited);
-        self.is_told = waited >= ran * TIMES && waited >= WINDOW / WINDOW_PART;
+        self.is_reported = waited >= ran * TIMES && waited >= WINDOW / WINDOW_PART;
         // A tick of the clock is the least that is known of a run.
         let ran_ms = ran.as_millis().max(10);
-        self.is_told.then(|| (waited.as_millis() / ran_ms) as u64)
+        self.is_reported.then(|| (waited.as_millis() / ran_ms) as u64)
     }
 }
 
@@ -58,31 +58,34 @@ mod tests {
 
     /// The seconds of all reports, and their factors. In each second, programs wait and run for the
     /// milliseconds that `each` returns.
-    fn told(seconds: u64, each: impl Fn(u64) -> (u64, u64)) -> Vec<(u64, u64)> {
+    fn reports(seconds: u64, each: impl Fn(u64) -> (u64, u64)) -> Vec<(u64, u64)> {
         let (start, mut thrashing) = (Instant::now(), Thrashing::default());
         let (mut waited, mut ran) = (0, 0);
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         for second in 0..seconds {
             let now = Times {
                 at: start + Duration::from_secs(second),
                 waited: Duration::from_millis(waited),
                 ran: Duration::from_millis(ran),
             };
-            told.extend(thrashing.see(now).map(|times| (second, times)));
+            reports.extend(thrashing.see(now).map(|times| (second, times)));
             let (more_waited, more_ran) = each(second);
             (waited, ran) = (waited + more_waited, ran + more_ran);
         }
-        told
+        reports
     }
 
     #[test]
     fn programs_that_wait_longer_than_they_run_thrash() {
-        assert_eq!(told(100, |_| (900, 100)), [(20, 9)], "once");
-        assert_eq!(told(100, |second| if second < 30 { (0, 1000) } else { (900, 10) }), [(60, 90)]);
-        assert_eq!(told(100, |_| (1000, 0)), [(20, 2000)], "no tick of the clock");
-        assert_eq!(told(100, |_| (750, 251)), [], "it runs too much");
-        assert_eq!(told(100, |_| (499, 1)), [], "it sleeps");
-        assert_eq!(told(20, |_| (900, 100)), [], "the window is not over");
+        assert_eq!(reports(100, |_| (900, 100)), [(20, 9)], "once");
+        assert_eq!(
+            reports(100, |second| if second < 30 { (0, 1000) } else { (900, 10) }),
+            [(60, 90)]
+        );
+        assert_eq!(reports(100, |_| (1000, 0)), [(20, 2000)], "no tick of the clock");
+        assert_eq!(reports(100, |_| (750, 251)), [], "it runs too much");
+        assert_eq!(reports(100, |_| (499, 1)), [], "it sleeps");
+        assert_eq!(reports(20, |_| (900, 100)), [], "the window is not over");
     }
 
     #[test]

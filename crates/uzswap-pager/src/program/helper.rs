@@ -27,7 +27,7 @@ const _: () = assert!(BATCH_PAGES <= RUNS_MAX);
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// After so long it is looked whether the process was stopped, and does nothing before it goes on.
-const LOOK_AFTER: Duration = Duration::from_millis(2);
+const ANSWER_SOON: Duration = Duration::from_millis(2);
 
 /// From then on, the evictor goes on as if the helper had nothing to do. A busy machine makes some
 /// so late.
@@ -69,7 +69,7 @@ pub(crate) struct Helper {
     /// The evictor has waited for it, and no answer has come.
     is_late: AtomicBool,
     /// When the supervisor sent its last command.
-    told: Lock<Option<Instant>, HELPER>,
+    commanded: Lock<Option<Instant>, HELPER>,
 }
 
 /// What is heard of a command.
@@ -163,7 +163,7 @@ impl Helper {
     /// A helper that is ready, with its memory for pages that are aside.
     pub(crate) fn new(connection: Polled<Foreign>, control: SharedControl, staging: u64) -> Helper {
         let is_late = AtomicBool::new(false);
-        Helper { connection, control, staging, is_late, told: Lock::new(None) }
+        Helper { connection, control, staging, is_late, commanded: Lock::new(None) }
     }
 
     pub(crate) fn connection(&self) -> &Polled<Foreign> {
@@ -199,7 +199,7 @@ impl Helper {
     }
 
     /// Its program is to tell of forks before: from this one on, the first being 1; 0 for none.
-    pub(crate) fn have_forks_told(&self, from: u32) {
+    pub(crate) fn have_forks_reported(&self, from: u32) {
         self.control.tell_forks_from.store(from, Ordering::Relaxed);
     }
 
@@ -249,13 +249,13 @@ impl Helper {
     /// Tells it a command, of which it begins nothing before [`Helper::carry_out`].
     pub(crate) fn give(&self, command: &Command) {
         let control = &self.control;
-        for (run, told) in command.runs.iter().zip(&control.runs) {
-            told.from.store(run.page * PAGE, Ordering::Relaxed);
-            told.to.store(self.staged_at(run.staged), Ordering::Relaxed);
-            told.bytes.store(run.count as u64 * PAGE, Ordering::Relaxed);
-            told.moved.store(0, Ordering::Relaxed);
-            told.marked.store(0, Ordering::Relaxed);
-            told.error.store(0, Ordering::Relaxed);
+        for (run, entry) in command.runs.iter().zip(&control.runs) {
+            entry.from.store(run.page * PAGE, Ordering::Relaxed);
+            entry.to.store(self.staged_at(run.staged), Ordering::Relaxed);
+            entry.bytes.store(run.count as u64 * PAGE, Ordering::Relaxed);
+            entry.moved.store(0, Ordering::Relaxed);
+            entry.marked.store(0, Ordering::Relaxed);
+            entry.error.store(0, Ordering::Relaxed);
         }
         let memory_of = |batch: Option<usize>| batch.map_or(0..0, |batch| self.batch_at(batch));
         let (filled, dropped) = (memory_of(command.batch), memory_of(command.drops));
@@ -273,11 +273,11 @@ impl Helper {
     /// Takes back what a command would do in a range of addresses, and what it has found there: it
     /// may be something else by now. The caller holds it.
     pub(crate) fn take_back(&self, command: &Command, range: Range<u64>) {
-        for (run, told) in command.runs.iter().zip(&self.control.runs) {
+        for (run, entry) in command.runs.iter().zip(&self.control.runs) {
             let of_run = run.addresses();
             if of_run.start < range.end && range.start < of_run.end {
-                told.bytes.store(0, Ordering::Relaxed);
-                told.error.store(0, Ordering::Relaxed);
+                entry.bytes.store(0, Ordering::Relaxed);
+                entry.error.store(0, Ordering::Relaxed);
             }
         }
     }
@@ -299,13 +299,13 @@ impl Helper {
 
     /// How each run of a command went.
     pub(crate) fn answers(&self, command: &Command) -> impl Iterator<Item = RunAnswer> {
-        command.runs.iter().zip(&self.control.runs).map(|(run, told)| {
+        command.runs.iter().zip(&self.control.runs).map(|(run, entry)| {
             let pages = |bytes: &AtomicU64| {
                 let pages = (bytes.load(Ordering::Relaxed) / PAGE) as usize;
                 pages.min(run.count)
             };
-            let error = told.error.load(Ordering::Relaxed) as i32;
-            RunAnswer { moved: pages(&told.moved), marked: pages(&told.marked), error }
+            let error = entry.error.load(Ordering::Relaxed) as i32;
+            RunAnswer { moved: pages(&entry.moved), marked: pages(&entry.marked), error }
         })
     }
 
@@ -317,8 +317,8 @@ impl Helper {
         is_stopped: impl FnOnce() -> bool,
     ) -> Heard {
         self.ring();
-        *self.told.lock() = Some(Instant::now());
-        match self.hear(LOOK_AFTER) {
+        *self.commanded.lock() = Some(Instant::now());
+        match self.hear(ANSWER_SOON) {
             Heard::Late if !is_stopped() => {
                 let since = Instant::now();
                 let heard = self.hear(patience.left(since));
@@ -336,8 +336,8 @@ impl Helper {
 
     /// Whether it is late, and may soon answer its last command.
     pub(crate) fn is_awaited(&self) -> bool {
-        let told = *self.told.lock();
-        self.is_late() && told.is_some_and(|told| told.elapsed() < LATE)
+        let since = *self.commanded.lock();
+        self.is_late() && since.is_some_and(|since| since.elapsed() < LATE)
     }
 
     /// Hears of what it was told last.

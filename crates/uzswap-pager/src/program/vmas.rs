@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_told_by_the_kernel_and_by_the_text() {
+    fn rights_come_from_the_kernel_and_from_the_text() {
         let maps = "1000-3000 rw-p 00000000 00:00 0\n3000-4000 r-xp 00000000 00:00 0 [anon:x]\n\
                     4000-5000 rw-s 00000000 00:01 9\n6000-7000 ---p 00000000 00:00 0\n\
                     7000-7800 rw-s 00000000 00:00 0\n7800-9000 rwxp 00000000 fe:00 7 /bin/sh\n";
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_are_told_apart() {
+    fn mappings_differ_by_kind() {
         let is = |line| is_anonymous(line).unwrap();
         assert!(is("7f00-8000 rw-p 00000000 00:00 0 "));
         assert!(is("7f00-8000 rw-p 00000000 00:00 0      [heap]"));
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_stack_is_above_its_guard() {
-        let look = || {
+        let check = || {
             let here = 0;
             let here = std::ptr::from_ref(&here).addr() as u64;
             let mappings = Mappings::new(File::open("/proc/thread-self/maps").unwrap());
@@ -431,6 +431,6 @@ mod tests {
             assert!(!mappings.has_no_access(&(guard.start..start + PAGE)));
             assert!(!mappings.has_no_access(&(end - PAGE..end)));
         };
-        std::thread::Builder::new().stack_size(4 << 20).spawn(look).unwrap().join().unwrap();
+        std::thread::Builder::new().stack_size(4 << 20).spawn(check).unwrap().join().unwrap();
     }
 }

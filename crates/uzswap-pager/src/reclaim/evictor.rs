@@ -119,10 +119,10 @@ impl Evictor {
     fn relieve_pressure(&mut self) {
         let seen = self.seen();
         self.pager.end_unmanaged_over_limit();
-        match self.pressure.look(Instant::now(), seen) {
+        match self.pressure.judge(Instant::now(), seen) {
             Outlook::Open => {}
             Outlook::Retry => self.try_all_again(),
-            Outlook::Hopeless => self.pager.end_largest(
+            Outlook::Thrashing => self.pager.end_largest(
                 "compressed and unevictable pages leave under 1/8 of --limit as working set",
             ),
         }

@@ -5,8 +5,8 @@
 //! the run do. While a thread of others does, the supervisor pays from a credit, which grows by its
 //! share of the time. The supervisor pays for the time in which its threads run or are runnable,
 //! because others of the session do not run then. Without credit its threads run at ordinary
-//! priority until the credit of a second is saved. They also do while its work is in vain, however
-//! much it has saved.
+//! priority until the credit of a second is saved. They also do while evictions are ineffective,
+//! however much it has saved.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ pub(crate) struct CpuSample {
     /// Some of those are not the run's, as far as is known.
     pub(crate) is_beside_others: bool,
     /// Evictions bring programs nothing.
-    pub(crate) is_in_vain: bool,
+    pub(crate) is_ineffective: bool,
 }
 
 /// The account of time that threads of the supervisor run or are runnable.
@@ -100,7 +100,7 @@ impl CpuShare {
         }
         let has_credit = self.credit > 0.0 && (self.is_raised || self.credit >= most);
         let may_be_raised = has_credit || !last.is_beside_others;
-        self.is_raised = !is_contended || may_be_raised && !last.is_in_vain;
+        self.is_raised = !is_contended || may_be_raised && !last.is_ineffective;
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     const IDLE: CpuSample =
-        CpuSample { is_contended: false, is_beside_others: true, is_in_vain: false };
+        CpuSample { is_contended: false, is_beside_others: true, is_ineffective: false };
     const CONTENDED: CpuSample = CpuSample { is_contended: true, ..IDLE };
     const ALONE: CpuSample = CpuSample { is_beside_others: false, ..CONTENDED };
 
@@ -144,8 +144,8 @@ mod tests {
     fn nothing_is_paid_while_nobody_waits() {
         assert_eq!(run(20, 5, [2.0; 2], |_| IDLE).map(f64::round), [2.0, 1.0]);
         assert_eq!(run(20, 0, [2.0; 2], |_| IDLE).map(f64::round), [2.0, 1.0]);
-        let in_vain = CpuSample { is_in_vain: true, ..IDLE };
-        assert_eq!(run(20, 5, [2.0; 2], |_| in_vain).map(f64::round), [2.0, 1.0]);
+        let ineffective = CpuSample { is_ineffective: true, ..IDLE };
+        assert_eq!(run(20, 5, [2.0; 2], |_| ineffective).map(f64::round), [2.0, 1.0]);
         // A thread that waits now and then is no contention.
         let now_and_then = |ms: u64| CpuSample { is_contended: ms.is_multiple_of(3), ..IDLE };
         assert_eq!(run(20, 5, [2.0; 2], now_and_then).map(f64::round), [2.0, 1.0]);
@@ -171,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_vain_has_no_share() {
-        let in_vain = CpuSample { is_in_vain: true, ..CONTENDED };
+    fn ineffective_work_has_no_share() {
+        let ineffective = CpuSample { is_ineffective: true, ..CONTENDED };
         for percent in [5, 100] {
-            assert!(run(20, percent, [0.01; 2], |_| in_vain)[1] < 0.01);
-            let alone = CpuSample { is_in_vain: true, ..ALONE };
+            assert!(run(20, percent, [0.01; 2], |_| ineffective)[1] < 0.01);
+            let alone = CpuSample { is_ineffective: true, ..ALONE };
             assert!(run(20, percent, [0.01; 2], |_| alone)[1] < 0.01);
         }
-        let first_half = |ms| if ms < 10_000 { in_vain } else { CONTENDED };
+        let first_half = |ms| if ms < 10_000 { ineffective } else { CONTENDED };
         assert!((run(20, 5, [0.01; 2], first_half)[1] - 0.5).abs() < 0.02);
     }
 
@@ -224,19 +224,21 @@ mod tests {
 
     #[test]
     fn half_of_the_samples_of_a_period_are_contention() {
-        let in_vain = CpuSample { is_in_vain: true, ..CONTENDED };
-        let calm = CpuSample { is_contended: false, ..in_vain };
+        let ineffective = CpuSample { is_ineffective: true, ..CONTENDED };
+        let calm = CpuSample { is_contended: false, ..ineffective };
         for (contended, is_raised) in [(1, true), (2, false), (3, false)] {
             let start = Instant::now();
             let mut share = CpuShare::new(50, 2, start);
             let mut see = |sample: u64, is_contended| {
                 let sample_at = start + Duration::from_millis(25 * sample);
-                share.see(sample_at, if is_contended { in_vain } else { calm }, || Duration::ZERO)
+                share.see(sample_at, if is_contended { ineffective } else { calm }, || {
+                    Duration::ZERO
+                })
             };
             assert!((1..4).all(|sample| see(sample, sample <= contended)));
             assert_eq!(see(4, false), is_raised, "{contended} of 4");
         }
         // Each period counts its own samples.
-        assert_eq!(raised_after(&[(10, in_vain), (1, calm)]), [true]);
+        assert_eq!(raised_after(&[(10, ineffective), (1, calm)]), [true]);
     }
 }

@@ -17,8 +17,6 @@ use crate::policy::clock;
 use crate::policy::recompress::Density;
 use release_queue::ReleaseQueue;
 use slots::Slots;
-#[cfg(debug_assertions)]
-use uzswap::AuditError;
 use uzswap::page::Page;
 use uzswap::trace::{RecordReport, Recorder};
 use uzswap::zswap::{StoreError, Zswap};
@@ -177,7 +175,7 @@ impl PageStore {
     /// Recompresses some pages, if the pool takes enough of the limit for the second compressor.
     pub(crate) fn recompress_some(&self, limit_bytes: u64) {
         let Some(density) = &self.density else { return };
-        density.look(self.zswap.budget().used_bytes(), self.slots.used(), limit_bytes);
+        density.decide(self.zswap.budget().used_bytes(), self.slots.used(), limit_bytes);
         density.recompress_some(&self.zswap, self.slots.count());
     }
 
@@ -230,14 +228,9 @@ impl PageStore {
         }
     }
 
-    /// Checks the slots against those that all address spaces name.
-    ///
-    /// # Errors
-    ///
-    /// The first slot with a wrong count.
-    #[cfg(debug_assertions)]
-    pub(crate) fn audit(&self, named: Vec<u32>) -> Result<(), AuditError> {
-        self.slots.audit(named, self.has_file()) // reads of the file hold slots
+    /// Slots with a wrong count, in words; `named` are those that all address spaces name.
+    pub(crate) fn wrong_slots(&self, named: Vec<u32>) -> Vec<String> {
+        self.slots.wrong(named, self.has_file()) // reads of the file hold slots
     }
 }
 
@@ -263,7 +256,8 @@ mod tests {
         }
         assert_eq!((store.usage().slots, store.free_released()), (0, None));
         assert_eq!(store.load(slot, &mut found), Err(format!("slot {slot} is not in the store")));
-        #[cfg(debug_assertions)]
-        assert!(store.audit(Vec::new()).is_ok() && store.audit(vec![slot]).is_err());
+        assert_eq!(store.wrong_slots(Vec::new()), [""; 0]);
+        // It is free, and the next one does not exist.
+        assert_eq!([slot, slot + 1].map(|slot| store.wrong_slots(vec![slot]).len()), [1, 1]);
     }
 }

@@ -17,6 +17,11 @@ impl ReleaseQueue {
         self.0.lock().len()
     }
 
+    /// A copy, for an audit.
+    pub(crate) fn slots(&self) -> Vec<u32> {
+        self.0.lock().clone()
+    }
+
     pub(crate) fn take(&self) -> Vec<u32> {
         std::mem::take(&mut *self.0.lock())
     }

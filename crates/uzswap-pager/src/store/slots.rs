@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 
 use crate::locks::{Lock, SLOTS};
 use crate::page_table::NUMBERS;
-#[cfg(debug_assertions)]
-use uzswap::AuditError;
 use uzswap::page::Page;
 
 /// The slots. A slot is free while nobody names it.
@@ -93,35 +91,34 @@ impl Slots {
         inner.holders.len() - inner.free.len()
     }
 
-    /// Checks that the pages that name each slot are as many as it counts, or more where somebody
-    /// `else_holds` slots, and that each slot without a page is free once.
-    ///
-    /// # Errors
-    ///
-    /// The first slot of which that is not so.
-    #[cfg(debug_assertions)]
-    pub(crate) fn audit(
-        &self,
-        named: impl IntoIterator<Item = u32>,
-        else_holds: bool,
-    ) -> Result<(), AuditError> {
+    /// The slots, in words, whose count is not the number of pages that name them, or that are not
+    /// free exactly if the count is 0. The count may be higher if a reader `else_holds` slots.
+    pub(crate) fn wrong(&self, named: Vec<u32>, else_holds: bool) -> Vec<String> {
         let inner = self.0.lock();
-        let none = vec![0_u32; inner.holders.len()];
-        let (mut names, mut frees) = (none.clone(), none);
-        named.into_iter().for_each(|slot| names[slot as usize] += 1);
-        inner.free.iter().for_each(|&slot| frees[slot as usize] += 1);
-        for (slot, &holders) in inner.holders.iter().enumerate() {
-            let (names, frees) = (names[slot], frees[slot]);
+        let count = |slots: &[u32]| {
+            let mut counts = vec![0_u32; inner.holders.len()];
+            for &slot in slots {
+                let at = slot as usize;
+                counts.resize(counts.len().max(at + 1), 0);
+                counts[at] += 1;
+            }
+            counts
+        };
+        let (names, frees) = (count(&named), count(&inner.free));
+        let mut wrong = Vec::new();
+        for (slot, &names) in names.iter().enumerate() {
+            let of = |all: &[u32]| all.get(slot).copied().unwrap_or(0);
+            let (holders, frees) = (of(&inner.holders), of(&frees));
             let is_right = names == holders || else_holds && names < holders;
             if !is_right || frees != u32::from(holders == 0) {
-                let text = format!(
-                    "slot {slot} is named by {names} pages, counts {holders}, and is free {frees} \
-                     times"
-                );
-                return Err(text.into());
+                wrong.push(format!(
+                    "slot {slot}, taken as number {}, is named by {names} pages, counts {holders}, \
+                     and is free {frees} times",
+                    of(&inner.taken_at)
+                ));
             }
         }
-        Ok(())
+        wrong
     }
 
     /// Memory, in bytes.

@@ -18,11 +18,11 @@ const PER_POWER_BITS: u32 = 4;
 pub(crate) struct Counters {
     fresh: AtomicU64,
     restored: AtomicU64,
-    rescued: AtomicU64,
+    staging_hits: AtomicU64,
     stored: AtomicU64,
     moved: AtomicU64,
     waited: AtomicU64,
-    in_vain: AtomicU64,
+    over_limit: AtomicU64,
     freed: AtomicU64,
     freeing_ns: AtomicU64,
     /// Programs that were ended for lack of memory.
@@ -38,8 +38,8 @@ pub(crate) struct Faults {
     pub(crate) sum_ns: u64,
     /// Of those, such that waited for room.
     pub(crate) waited: u64,
-    /// And such that went on without any, or late.
-    pub(crate) in_vain: u64,
+    /// Of those, the ones that were served over the limit, or late.
+    pub(crate) over_limit: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -72,11 +72,12 @@ pub struct PagerCounts {
     pub fresh_pages: u64,
     /// Brought back from the store.
     pub restored_pages: u64,
-    /// Brought back before they were stored.
-    pub rescued_pages: u64,
+    /// Staged pages that a fault brought back: the field of JSON keeps its name.
+    #[serde(rename = "rescued_pages")]
+    pub staging_hits: u64,
     /// Put into the store.
     pub stored_pages: u64,
-    /// Moved aside.
+    /// Staged.
     pub moved_pages: u64,
 }
 
@@ -96,11 +97,11 @@ impl Counters {
         Counters {
             fresh: AtomicU64::new(0),
             restored: AtomicU64::new(0),
-            rescued: AtomicU64::new(0),
+            staging_hits: AtomicU64::new(0),
             stored: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             waited: AtomicU64::new(0),
-            in_vain: AtomicU64::new(0),
+            over_limit: AtomicU64::new(0),
             freed: AtomicU64::new(0),
             freeing_ns: AtomicU64::new(0),
             kills: AtomicU64::new(0),
@@ -115,25 +116,26 @@ impl Counters {
         waits.sum_ns = waits.sum_ns.saturating_add(ns);
     }
 
-    /// A fault has waited for room, maybe in vain, and was served.
-    pub(crate) fn waited_for_room(&self, is_in_vain: bool) {
+    /// A fault has waited for headroom and was served, maybe over the limit.
+    pub(crate) fn waited_for_room(&self, is_over_limit: bool) {
         self.waited.fetch_add(1, Ordering::Relaxed);
-        self.in_vain.fetch_add(u64::from(is_in_vain), Ordering::Relaxed);
+        self.over_limit.fetch_add(u64::from(is_over_limit), Ordering::Relaxed);
     }
 
     pub(crate) fn faults(&self) -> Faults {
         let waits = self.waits.lock();
-        let [waited, in_vain] = [&self.waited, &self.in_vain].map(|it| it.load(Ordering::Relaxed));
-        Faults { all: waits.histogram.len(), sum_ns: waits.sum_ns, waited, in_vain }
+        let [waited, over_limit] =
+            [&self.waited, &self.over_limit].map(|it| it.load(Ordering::Relaxed));
+        Faults { all: waits.histogram.len(), sum_ns: waits.sum_ns, waited, over_limit }
     }
 
     pub(crate) fn fresh(&self, pages: usize) {
         self.fresh.fetch_add(pages as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn restored(&self, restored: usize, rescued: usize) {
+    pub(crate) fn restored(&self, restored: usize, staging_hits: usize) {
         self.restored.fetch_add(restored as u64, Ordering::Relaxed);
-        self.rescued.fetch_add(rescued as u64, Ordering::Relaxed);
+        self.staging_hits.fetch_add(staging_hits as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn stored(&self, pages: usize) {
@@ -169,7 +171,7 @@ impl Counters {
         PagerCounts {
             fresh_pages: get(&self.fresh),
             restored_pages: get(&self.restored),
-            rescued_pages: get(&self.rescued),
+            staging_hits: get(&self.staging_hits),
             stored_pages: get(&self.stored),
             moved_pages: get(&self.moved),
         }

@@ -289,7 +289,7 @@ fn prometheus(status: &RunStatus) -> String {
         (
             "run_rescued_pages_total",
             "Staged pages touched before they were stored.",
-            counts.rescued_pages,
+            counts.staging_hits,
         ),
         ("run_stored_pages_total", "Pages stored.", counts.stored_pages),
         ("run_moved_pages_total", "Pages moved to staging.", counts.moved_pages),
@@ -315,7 +315,7 @@ fn prometheus(status: &RunStatus) -> String {
     let help = "Pages of the process in the store; forked processes may share them.";
     family("process_stored_pages", "gauge", help, &|at| of(at).stored_pages);
     let help = "Staged pages of the process.";
-    family("process_aside_pages", "gauge", help, &|at| of(at).aside_pages);
+    family("process_aside_pages", "gauge", help, &|at| of(at).staged_pages);
     let help = "Page faults of the process that were served.";
     family("process_faults_total", "counter", help, &|at| of(at).faults);
     text.0

@@ -1,4 +1,4 @@
-//! Queries runs for their state, at the sockets in their folders.
+//! Queries runs for their state or their audit, at the sockets in their folders.
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::net::sockopt::socket_peercred;
 
-use crate::telemetry::status::{RunStatus, SOCKET_NAME, connect, folders, own_user};
+use crate::telemetry::status::{Answer, RunStatus, connect, folders, own_user};
 
 /// How long runs may take to answer, all of them at once.
 const SURVEY_WAIT: Duration = Duration::from_secs(5);
@@ -33,9 +33,9 @@ const ASKED_AT_ONCE: usize = 256;
 
 /// The runs of this user. Root is answered by those of all users.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Survey {
-    /// The runs that answered, in the order of their process numbers.
-    pub runs: Vec<RunStatus>,
+pub struct Survey<T = RunStatus> {
+    /// The answers of runs, in the order of their process numbers.
+    pub runs: Vec<T>,
     /// The process numbers of supervisors that did not answer within 5 s: busy or stopped.
     pub silent: BTreeSet<u32>,
 }
@@ -66,8 +66,8 @@ pub enum NoAnswer {
 }
 
 /// Queries all runs of this user, side by side, and waits 5 s at most.
-pub fn survey() -> Survey {
-    let mut round = Round::connect();
+pub fn survey<T: Answer>() -> Survey<T> {
+    let mut round = Round::connect(T::SOCKET);
     let silent = round.read(Instant::now() + SURVEY_WAIT);
     Survey { runs: round.runs(), silent }
 }
@@ -78,19 +78,19 @@ pub fn survey() -> Survey {
 /// # Errors
 ///
 /// [`NoAnswer`]; at once where there is no such run.
-pub fn find_run(pid: u32) -> Result<RunStatus, NoAnswer> {
+pub fn find_run<T: Answer>(pid: u32) -> Result<T, NoAnswer> {
     find_run_within(pid, RUN_WAIT)
 }
 
-fn find_run_within(pid: u32, wait: Duration) -> Result<RunStatus, NoAnswer> {
+fn find_run_within<T: Answer>(pid: u32, wait: Duration) -> Result<T, NoAnswer> {
     let until = Instant::now() + wait;
     loop {
-        let mut round = Round::connect();
+        let mut round = Round::connect(T::SOCKET);
         // A run in another namespace of process numbers has another number here.
         let is_there = round.asked.iter().any(|asked| asked.pid == pid);
         round.asked.retain(|asked| !is_there || asked.pid == pid);
         round.read(until);
-        if let Some(run) = round.runs().into_iter().find(|run| run.pid == pid) {
+        if let Some(run) = round.runs().into_iter().find(|run: &T| run.pid() == pid) {
             return Ok(run);
         }
         if !is_there && !round.is_one_full {
@@ -115,13 +115,13 @@ struct Round {
 
 impl Round {
     /// Connects to the runs of this user, as root to those of all users.
-    fn connect() -> Round {
+    fn connect(socket: &str) -> Round {
         let own = own_user();
         let is_asked = |metadata: &Metadata| own == 0 || metadata.uid() == own;
         let folders = folders().into_iter().filter(|(_, metadata)| is_asked(metadata));
         let mut round = Round { asked: Vec::new(), is_one_full: false };
         for (folder, metadata) in folders {
-            match Asked::new(&folder.join(SOCKET_NAME), metadata.uid()) {
+            match Asked::new(&folder.join(socket), metadata.uid()) {
                 Ok(asked) => round.asked.push(asked),
                 Err(error) => round.is_one_full |= error.kind() == io::ErrorKind::WouldBlock,
             }
@@ -155,11 +155,11 @@ impl Round {
     }
 
     /// The complete answers.
-    fn runs(&self) -> Vec<RunStatus> {
+    fn runs<T: Answer>(&self) -> Vec<T> {
         let answers = self.asked.iter().filter(|asked| asked.is_complete);
-        let mut runs: Vec<RunStatus> =
+        let mut runs: Vec<T> =
             answers.filter_map(|asked| serde_json::from_slice(&asked.answer).ok()).collect();
-        runs.sort_by_key(|run| run.pid);
+        runs.sort_by_key(T::pid);
         runs
     }
 }
@@ -213,18 +213,18 @@ mod tests {
     /// A folder where this process listens as a supervisor does.
     fn listen() -> (tempfile::TempDir, UnixListener) {
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir().unwrap();
-        let listener = UnixListener::bind(folder.path().join(SOCKET_NAME)).unwrap();
+        let listener = UnixListener::bind(folder.path().join(RunStatus::SOCKET)).unwrap();
         (folder, listener)
     }
 
     #[test]
     fn a_silent_run_is_there_and_a_closed_query_is_repeated() {
         let pid = std::process::id();
-        assert_eq!(find_run(pid), Err(NoAnswer::NoRun { pid }));
+        assert_eq!(find_run::<RunStatus>(pid), Err(NoAnswer::NoRun { pid }));
         let (folder, listener) = listen();
         // The kernel accepts; nobody answers.
         let silent = NoAnswer::Silent { pid, wait_s: 0 };
-        assert_eq!(find_run_within(pid, QUERY_AGAIN * 2), Err(silent));
+        assert_eq!(find_run_within::<RunStatus>(pid, QUERY_AGAIN * 2), Err(silent));
         let answering = thread::spawn(move || {
             for (number, stream) in listener.incoming().enumerate() {
                 let mut stream = stream.unwrap();
@@ -234,7 +234,7 @@ mod tests {
                 }
             }
         });
-        assert_eq!(find_run(pid).unwrap().pid, pid);
+        assert_eq!(find_run::<RunStatus>(pid).unwrap().pid, pid);
         answering.join().unwrap();
         drop(folder);
     }

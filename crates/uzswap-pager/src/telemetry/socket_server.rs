@@ -86,7 +86,7 @@ impl Answerer {
         // A TCP socket takes none; before Linux 6.16 each one is closed.
         let _ = peer::let_descriptors(&socket, false);
         let end = Arc::new(WakeDescriptor::new()?);
-        let door = Door {
+        let listener = Listener {
             socket,
             end: Arc::clone(&end),
             speaker,
@@ -95,7 +95,7 @@ impl Answerer {
         };
         let work = move || {
             process::keep_capabilities_for_programs();
-            door.run();
+            listener.run();
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work)?;
         Ok(Answerer { end, thread: Some(thread) })
@@ -112,7 +112,7 @@ impl Drop for Answerer {
 }
 
 /// The socket and its connections.
-struct Door<S> {
+struct Listener<S> {
     socket: OwnedFd,
     end: Arc<WakeDescriptor>,
     speaker: S,
@@ -141,7 +141,7 @@ enum State {
     Lingering,
 }
 
-impl<S: Speaker> Door<S> {
+impl<S: Speaker> Listener<S> {
     fn run(mut self) {
         while let Some(ready) = self.wait() {
             self.speaker.begin_turn();
@@ -162,8 +162,9 @@ impl<S: Speaker> Door<S> {
         // A millisecond more, so that the deadline has passed.
         let left = until.map(|until| until.saturating_duration_since(now) + PAUSE / 100);
         let timeout = left.map(|left| Timespec::try_from(left).expect("a short time"));
-        let door = if is_open { PollFlags::IN } else { PollFlags::empty() };
-        let mut all = vec![PollFd::new(&self.end, PollFlags::IN), PollFd::new(&self.socket, door)];
+        let accepts = if is_open { PollFlags::IN } else { PollFlags::empty() };
+        let mut all =
+            vec![PollFd::new(&self.end, PollFlags::IN), PollFd::new(&self.socket, accepts)];
         all.extend(self.connections.iter().map(|one| PollFd::new(&one.stream, one.wanted())));
         match poll(&mut all, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}

@@ -1,7 +1,7 @@
-//! The state of a run while it runs: one JSON document for each connection to the socket `status`
-//! in its folder, for its own user and root.
+//! The state of a run while it runs, and its audit: one JSON document for each connection to the
+//! socket `status`, or `audit`, in its folder, for its own user and root.
 //!
-//! The socket is there only while, or after, somebody listens at it: one that refuses is of a
+//! A socket is there only while, or after, a supervisor listens at it: one that refuses is of a
 //! supervisor that was killed.
 
 use std::ffi::OsString;
@@ -16,15 +16,38 @@ use std::time::Instant;
 use rustix::fs::Mode;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::telemetry::socket_server::{Answerer, More, Speaker, Verdict};
-use crate::{FaultTimes, Pager, PagerCounts, lock, ratio};
+use crate::{AuditReport, FaultTimes, Pager, PagerCounts, lock, ratio};
 use uzswap::zswap::{LatencyCounts, Stats};
 use uzswap_sys::held_folder::PREFIX;
 
-/// The socket, in the folder of a run.
-pub(crate) const SOCKET_NAME: &str = "status";
+/// An answer of a supervisor at a socket of its own.
+pub trait Answer: Serialize + DeserializeOwned {
+    /// The socket, in the folder of a run.
+    const SOCKET: &'static str;
+
+    /// The supervisor's process.
+    fn pid(&self) -> u32;
+}
+
+impl Answer for RunStatus {
+    const SOCKET: &'static str = "status";
+
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+}
+
+impl Answer for AuditReport {
+    const SOCKET: &'static str = "audit";
+
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+}
 
 /// Connections that wait to be accepted at most. The thread that accepts them waits for no peer.
 pub(crate) const BACKLOG: i32 = 128;
@@ -85,8 +108,9 @@ pub struct ProcessStatus {
     pub resident_bytes: u64,
     /// Its pages in the store; others may have them too.
     pub stored_pages: u64,
-    /// Its pages that were moved aside and may be stored next; they are resident.
-    pub aside_pages: u64,
+    /// Its staged pages, which are resident: the field of JSON keeps its name.
+    #[serde(rename = "aside_pages")]
+    pub staged_pages: u64,
     /// Its faults that were served, since it was started or forked.
     pub faults: u64,
 }
@@ -158,24 +182,27 @@ impl Reporter {
     }
 }
 
-/// Answers at the socket of a run's folder, in a thread.
-pub(crate) fn serve(reporter: Arc<Reporter>, folder: &Path) -> io::Result<Answerer> {
+/// Answers at a socket of a run's folder with the document that `answer` makes, in a thread.
+pub(crate) fn serve<T: Answer>(
+    folder: &Path,
+    answer: impl Fn() -> T + Send + 'static,
+) -> io::Result<Answerer> {
     // Under another name until it listens.
-    let (unready, ready) = (folder.join("new"), folder.join(SOCKET_NAME));
+    let (unready, ready) = (folder.join("new"), folder.join(T::SOCKET));
     let socket = bind_private(&unready, 0o600)?;
     rustix::net::listen(&socket, BACKLOG)?;
     fs::rename(unready, ready)?;
-    Answerer::start("uzswap-status", socket, Status { reporter, text: None })
+    Answerer::start(&format!("uzswap-{}", T::SOCKET), socket, Documents { answer, text: None })
 }
 
-/// Sends its state to each peer that may have it.
-struct Status {
-    reporter: Arc<Reporter>,
-    /// All that come in one turn are sent this.
+/// Sends a document to each peer that may have it.
+struct Documents<F> {
+    answer: F,
+    /// All peers of one turn are sent this.
     text: Option<String>,
 }
 
-impl Speaker for Status {
+impl<T: Answer, F: Fn() -> T + Send + 'static> Speaker for Documents<F> {
     fn begin_turn(&mut self) {
         self.text = None;
     }
@@ -186,7 +213,7 @@ impl Speaker for Status {
             return Verdict::Close;
         }
         let text = self.text.get_or_insert_with(|| {
-            serde_json::to_string(&self.reporter.status()).expect("strings and numbers") + "\n"
+            serde_json::to_string(&(self.answer)()).expect("strings and numbers") + "\n"
         });
         Verdict::Reply(text.clone().into_bytes())
     }
@@ -241,7 +268,7 @@ pub(crate) fn place_for_library() -> io::Result<PathBuf> {
         let may_write = access(place, Access::WRITE_OK).is_ok();
         !has_separator && may_execute && may_write && is_safe_from_others(place)
     };
-    let told = || {
+    let none = || {
         let all: Vec<String> = places().map(|place| place.display().to_string()).collect();
         let all = all.join(", ");
         io::Error::other(format!(
@@ -249,7 +276,7 @@ pub(crate) fn place_for_library() -> io::Result<PathBuf> {
              TMPDIR to a folder of your own"
         ))
     };
-    places().find(is_fit).ok_or_else(told)
+    places().find(is_fit).ok_or_else(none)
 }
 
 /// Whether only root and this user can replace files in a folder. Each part of its path belongs to

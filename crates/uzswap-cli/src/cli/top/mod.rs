@@ -1,5 +1,6 @@
 //! `uzswap top`: lists the runs of this user, sampled at an interval.
 
+mod audit;
 mod block;
 mod figures;
 mod rates;
@@ -36,6 +37,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What `uzswap top` is asked for.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Exit code with --audit: 0 if all invariants hold, 1 if one does not,\n\
+                        3 if a run did not answer or there is none.")]
 pub(super) struct Top {
     /// Show only the run with this PID of `uzswap run`
     #[arg(value_name = "PID")]
@@ -49,6 +52,9 @@ pub(super) struct Top {
     /// Print one line of JSON for each sample; with =FILE, write it there beside the text
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     json: Option<Option<PathBuf>>,
+    /// Have the supervisor audit its state, and print the result
+    #[arg(long, conflicts_with_all = ["interval", "count"])]
+    audit: bool,
 }
 
 /// What `--json` prints.
@@ -60,7 +66,10 @@ struct Look<'a> {
 impl Top {
     /// Takes samples until it is enough.
     pub(super) fn run(self) -> Result<(), Failure> {
-        let output = JsonOutput::open(self.json.as_ref())?;
+        let mut output = JsonOutput::open(self.json.as_ref())?;
+        if self.audit {
+            return audit::audit(self.pid, &mut output);
+        }
         let mut records = Records { output, envelope: Envelope::new(Schema::Top) };
         interrupt::watch().context("cannot watch for Ctrl-C").map_err(Failure::Machine)?;
         let is_screen =

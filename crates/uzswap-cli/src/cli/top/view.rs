@@ -228,7 +228,7 @@ fn processes(run: &TopRun, first: usize, columns: usize, lines: usize) -> Vec<St
             &printable(&process.name, name),
             &bytes(process.resident_bytes),
             &pages(process.stored_pages),
-            &pages(process.aside_pages),
+            &pages(process.staged_pages),
             &process.faults.to_string(),
             &rate(faults),
         ]));

@@ -103,7 +103,7 @@ fn pages(report: &RunReport) -> Section {
     let moves = [
         ("stored", counts.stored_pages),
         ("restored", counts.restored_pages),
-        ("staging hits", counts.rescued_pages),
+        ("staging hits", counts.staging_hits),
         ("zero-filled", counts.fresh_pages),
     ];
     let store = &report.store;

@@ -34,6 +34,8 @@ pub enum Schema {
     Doctor,
     /// One sample of `uzswap top`.
     Top,
+    /// An audit by `uzswap top`.
+    TopAudit,
     /// The figures of one `uzswap run`.
     Run,
     /// Advice.
@@ -42,7 +44,7 @@ pub enum Schema {
 
 impl Schema {
     /// All of them.
-    pub const ALL: [Schema; 14] = [
+    pub const ALL: [Schema; 15] = [
         Schema::Compare,
         Schema::CompareLimit,
         Schema::Capture,
@@ -55,6 +57,7 @@ impl Schema {
         Schema::Torture,
         Schema::Doctor,
         Schema::Top,
+        Schema::TopAudit,
         Schema::Run,
         Schema::Advise,
     ];
@@ -75,6 +78,7 @@ impl Schema {
             Schema::Torture => "uzswap-torture/1",
             Schema::Doctor => "uzswap-doctor/1",
             Schema::Top => "uzswap-top/1",
+            Schema::TopAudit => "uzswap-top-audit/1",
             Schema::Run => "uzswap-run/1",
             Schema::Advise => "uzswap-advise/1",
         }
@@ -93,7 +97,7 @@ impl Schema {
             Schema::BenchSwapload => "bench swapload",
             Schema::Torture => "torture",
             Schema::Doctor => "doctor",
-            Schema::Top => "top",
+            Schema::Top | Schema::TopAudit => "top",
             Schema::Run => "run",
             Schema::Advise => "advise",
         }

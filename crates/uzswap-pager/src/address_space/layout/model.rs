@@ -256,7 +256,7 @@ impl World {
 
     fn check(&self) {
         if let Err(error) = self.space.audit() {
-            self.fail(&error.to_string());
+            self.fail(&format!("{error:?}"));
         }
         let mut slots = BTreeSet::new();
         self.space.table.for_each(&mut |_, entry| {

@@ -45,7 +45,8 @@ pub(super) struct State {
     /// The changes, by their numbers.
     made: u64,
     pieces: Vec<Moving>,
-    /// Memory that has moved, and where it was: it is registered until an unmap.
+    /// Memory that has moved, and where it was: it is registered until an unmap. Not noted unless
+    /// the kernel was asked.
     registered: RangeSet,
     /// Where nothing is registered after an unmap.
     cleared: RangeSet,
@@ -166,7 +167,9 @@ impl<'a> Search<'a> {
             false => (&into, &one.from),
         };
         let others = [0..first.start, first.end..last.start, last.end..u64::MAX];
-        state.registered.insert_all(&touched_by(std::slice::from_ref(one)));
+        if self.evidence.registered.is_some() {
+            state.registered.insert_all(&touched_by(std::slice::from_ref(one)));
+        }
         state.cleared.remove(into.clone());
         for it in std::mem::take(&mut state.pieces) {
             state.pieces.extend(others.iter().filter_map(|range| it.part(range)));

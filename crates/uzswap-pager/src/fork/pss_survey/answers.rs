@@ -32,7 +32,7 @@ pub(super) struct Answer {
     pub(super) asked: Asked,
     pub(super) group: usize,
     /// `None` for a process that has ended, which the server has not noted.
-    pub(super) told: Option<SurveyAnswer>,
+    pub(super) measured: Option<SurveyAnswer>,
 }
 
 impl Answer {
@@ -40,23 +40,23 @@ impl Answer {
     pub(super) fn is_of_member(&self) -> bool {
         match &self.asked {
             Asked::Managed(space) => is_of_group(&lock(space), self.group),
-            Asked::Outsider(_) => self.told.is_some(),
+            Asked::Outsider(_) => self.measured.is_some(),
         }
     }
 
     /// Applies the answer: so many members count a share of each shared page.
     pub(super) fn counts(&self, of: u32) {
-        match (&self.asked, &self.told) {
-            (Asked::Managed(space), told) => {
+        match (&self.asked, &self.measured) {
+            (Asked::Managed(space), measured) => {
                 let mut space = lock(space);
-                match told {
+                match measured {
                     _ if !is_of_group(&space, self.group) => {}
-                    Some(told) => space.charge.count_part(told, of),
+                    Some(measured) => space.charge.count_part(measured, of),
                     None => space.charge.count_no_part(),
                 }
             }
-            (Asked::Outsider(outsider), Some(told)) => {
-                outsider.count_part(told.resident, told.part, of);
+            (Asked::Outsider(outsider), Some(measured)) => {
+                outsider.count_part(measured.resident, measured.part, of);
             }
             (Asked::Outsider(_), None) => {} // the next sample notes its end
         }
@@ -71,31 +71,31 @@ pub(super) fn is_of_group(space: &AddressSpace, number: usize) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Common {
     pub(super) members: u32,
-    pub(super) told: Option<[u64; 2]>,
+    pub(super) bounds: Option<[u64; 2]>,
     /// A member had ended before its query.
     pub(super) has_ended: bool,
 }
 
 impl Common {
     pub(super) fn add(&mut self, answer: &Answer) {
-        self.has_ended |= answer.told.is_none();
-        if let (Some(told), true) = (&answer.told, answer.is_of_member()) {
-            let bytes = told.part.common_bytes();
-            let [least, most] = self.told.unwrap_or([bytes; 2]);
-            self.told = Some([least.min(bytes), most.max(bytes)]);
+        self.has_ended |= answer.measured.is_none();
+        if let (Some(measured), true) = (&answer.measured, answer.is_of_member()) {
+            let bytes = measured.part.common_bytes();
+            let [least, most] = self.bounds.unwrap_or([bytes; 2]);
+            self.bounds = Some([least.min(bytes), most.max(bytes)]);
             self.members += 1;
         }
     }
 
     pub(super) fn most_bytes(&self) -> u64 {
-        self.told.map_or(0, |[_, most]| most)
+        self.bounds.map_or(0, |[_, most]| most)
     }
 
     /// Whether all answers agree. Otherwise a member has grown during the survey, or one was about
     /// to end.
     pub(super) fn is_agreed(&self) -> bool {
         let most_apart = |most: u64| most / 8 + APART_BYTES;
-        self.told.is_none_or(|[least, most]| most - least <= most_apart(most))
+        self.bounds.is_none_or(|[least, most]| most - least <= most_apart(most))
     }
 
     /// Whether a member of a small group has ended.
@@ -113,7 +113,7 @@ pub(super) struct Known {
     /// Some members may share nothing any more.
     pub(super) is_unsure: bool,
     /// COW copies in it that no member counted.
-    pub(super) parted: u64,
+    pub(super) copied: u64,
     /// The answers so far.
     pub(super) common: Common,
 }
@@ -138,7 +138,7 @@ pub(super) fn known_of<'a>(
         group: group.clone(),
         asked: 0,
         is_unsure: false,
-        parted: group.parted(),
+        copied: group.copied(),
         common: Common::default(),
     };
     groups.entry(group.number()).or_insert_with(of_it)
@@ -151,25 +151,25 @@ mod tests {
     use crate::address_space::Part;
 
     fn answer(space: &SpaceHandle, group: &ForkGroup, part: Option<Part>) -> Answer {
-        let told =
+        let measured =
             |part| SurveyAnswer { at: Instant::now(), resident: 100 << 20, part, copied_bytes: 0 };
         Answer {
             asked: Asked::Managed(Arc::clone(space)),
             group: group.number(),
-            told: part.map(told),
+            measured: part.map(measured),
         }
     }
 
     #[test]
     fn answers_that_never_agree_count_now_and_then() {
         let group = ForkGroup::default();
-        let known = |told: &[u64], is_unsure: bool| {
+        let known = |mibs: &[u64], is_unsure: bool| {
             let mut common = Common::default();
-            for mib in told {
+            for mib in mibs {
                 let part = Part::of(mib << 20, 100 << 20, 3);
                 common.add(&answer(&member(&group), &group, Some(part)));
             }
-            Known { group: group.clone(), asked: 3, is_unsure, parted: 0, common }
+            Known { group: group.clone(), asked: 3, is_unsure, copied: 0, common }
         };
         let now = Instant::now();
         let [soon, late] = [LATE - Duration::from_millis(1), LATE].map(|age| now.checked_sub(age));
@@ -183,11 +183,11 @@ mod tests {
     #[test]
     fn members_agree_unless_one_was_about_to_end() {
         let group = ForkGroup::default();
-        let common = |told: &[Option<u64>]| {
+        let common = |mibs: &[Option<u64>]| {
             let mut common = Common::default();
-            for told in told {
+            for mib in mibs {
                 // Of three, if any, in MiB.
-                let part = told.map(|mib| Part::of(mib << 20, 100 << 20, 3));
+                let part = mib.map(|mib| Part::of(mib << 20, 100 << 20, 3));
                 common.add(&answer(&member(&group), &group, part));
             }
             (common.members, common.is_agreed() && !common.has_lost_one_of_few())

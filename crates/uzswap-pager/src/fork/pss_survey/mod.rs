@@ -82,7 +82,7 @@ pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
 /// Queries all processes that share pages, some at a time.
 #[derive(Debug)]
 struct PssSurvey {
-    looked: Instant,
+    updated: Instant,
     /// Processor time left for queries, in ns; negative after a long one.
     left: i64,
     to_ask: Vec<Asked>,
@@ -106,7 +106,7 @@ struct PssSurvey {
 impl PssSurvey {
     fn new() -> PssSurvey {
         PssSurvey {
-            looked: Instant::now(),
+            updated: Instant::now(),
             left: nanoseconds(SOON),
             to_ask: Vec::new(),
             answers: Vec::new(),
@@ -129,9 +129,9 @@ impl PssSurvey {
         let near = account.goal_bytes().saturating_sub(account.margin_bytes());
         let urgency = self.urgency(used, near, limit);
         let now = Instant::now();
-        let earned = (now - self.looked) / urgency.times();
+        let earned = (now - self.updated) / urgency.times();
         self.left = (self.left + nanoseconds(earned)).min(nanoseconds(SOON));
-        self.looked = now;
+        self.updated = now;
         let changes = account.group_changes();
         if std::mem::replace(&mut self.changes, changes) != changes {
             self.rest = REST_MIN;
@@ -184,7 +184,7 @@ impl PssSurvey {
     /// Whether the last survey ended a moment ago without a new peak.
     fn is_resting(&self) -> bool {
         let is_between = self.to_ask.is_empty() && self.answers.is_empty();
-        is_between && self.ended.is_some_and(|ended| self.looked < ended + self.rest)
+        is_between && self.ended.is_some_and(|ended| self.updated < ended + self.rest)
     }
 
     /// Sets the next rest: the longer the peak stays, the longer.
@@ -230,7 +230,9 @@ impl PssSurvey {
             // The oldest first: it may be the parent of processes that come meanwhile.
             self.to_ask = all.into_iter().rev().collect();
             self.counted.retain(|number, _| groups.contains_key(number));
-            groups.keys().for_each(|number| _ = self.counted.entry(*number).or_insert(self.looked));
+            groups
+                .keys()
+                .for_each(|number| _ = self.counted.entry(*number).or_insert(self.updated));
             self.groups = groups;
         }
         is_any_unsure
@@ -239,7 +241,7 @@ impl PssSurvey {
     /// Whether the last answers have counted for some times as long as they took.
     fn is_old(&self, urgency: Urgency) -> bool {
         let counts_for = self.took.saturating_mul(urgency.times()).min(SOON * urgency.times() / 10);
-        self.ended.is_none_or(|ended| self.looked >= ended + counts_for)
+        self.ended.is_none_or(|ended| self.updated >= ended + counts_for)
     }
 
     /// Applies the answers of all groups whose members agree. Answers of a group that never agrees
@@ -273,8 +275,8 @@ impl PssSurvey {
                 answer.counts(common.members);
             }
         }
-        for (number, Known { group, asked, parted, .. }) in groups {
-            group.note_asked(*parted, *asked);
+        for (number, Known { group, asked, copied, .. }) in groups {
+            group.note_asked(*copied, *asked);
             self.counted.insert(*number, now);
         }
         self.ended = Some(now);
@@ -302,14 +304,14 @@ impl PssSurvey {
             Some(_) if members < MANY && lock(space).uffd.is_changing() => return false,
             _ => {}
         }
-        let told = part.map(|part| SurveyAnswer {
+        let measured = part.map(|part| SurveyAnswer {
             at: since,
             resident,
             part: Part::of(part, resident, members),
             copied_bytes,
         });
         let asked = Asked::Managed(space.clone());
-        self.answers.push(Answer { asked, group: group.number(), told });
+        self.answers.push(Answer { asked, group: group.number(), measured });
         true
     }
 
@@ -318,7 +320,7 @@ impl PssSurvey {
         let (since, spent) = (Instant::now(), process::thread_time());
         let group = outsider.group();
         let resident = outsider.resident_bytes();
-        let told =
+        let measured =
             resident.zip(outsider.part_of_anonymous()).map(|(resident, bytes)| SurveyAnswer {
                 at: since,
                 resident,
@@ -327,7 +329,7 @@ impl PssSurvey {
             });
         self.spend(spent);
         let asked = Asked::Outsider(Arc::clone(outsider));
-        self.answers.push(Answer { asked, group: group.number(), told });
+        self.answers.push(Answer { asked, group: group.number(), measured });
         true
     }
 
@@ -388,11 +390,11 @@ mod tests {
     fn answers_count_for_some_times_what_they_took() {
         let mut survey = PssSurvey::new();
         assert!(survey.is_old(Urgency::Low), "there were none");
-        let ended = survey.looked;
+        let ended = survey.updated;
         survey.ended = Some(ended);
         let mut is_old = |took: u64, after: u64, urgency: Urgency| {
             survey.took = Duration::from_millis(took);
-            survey.looked = ended + Duration::from_millis(after);
+            survey.updated = ended + Duration::from_millis(after);
             survey.is_old(urgency)
         };
         for (took, urgency, old_after) in [
@@ -426,10 +428,10 @@ mod tests {
         survey.begin(&spaces, &[], Urgency::Usual);
         assert_eq!(survey.to_ask.len(), 2);
         survey.to_ask.clear();
-        (survey.ended, survey.took) = (Some(survey.looked), Duration::from_millis(1));
+        (survey.ended, survey.took) = (Some(survey.updated), Duration::from_millis(1));
         survey.begin(&spaces, &[], Urgency::Usual);
         assert_eq!(survey.to_ask.len(), 0);
-        survey.looked += Duration::from_millis(10);
+        survey.updated += Duration::from_millis(10);
         survey.begin(&spaces, &[], Urgency::Usual);
         assert_eq!(survey.to_ask.len(), 3);
     }

@@ -95,11 +95,11 @@ impl Model {
             let resident = (pages.len() * PAGE_SIZE) as u64;
             let part = Part::of(part as u64, resident, group.members());
             let (at, copied_bytes) = (Instant::now(), found.charge.copied_bytes());
-            let told = Some(SurveyAnswer { at, resident, part, copied_bytes });
+            let measured = Some(SurveyAnswer { at, resident, part, copied_bytes });
             let known = known_of(&mut survey.groups, &group);
             (known.asked, known.is_unsure) = (known.asked + 1, true);
             let asked = Asked::Managed(Arc::clone(space));
-            survey.answers.push(Answer { asked, group: group.number(), told });
+            survey.answers.push(Answer { asked, group: group.number(), measured });
         }
         let spaces: Vec<SpaceHandle> =
             self.processes.iter().map(|(space, _)| Arc::clone(space)).collect();

@@ -97,8 +97,8 @@ impl UsageTotal {
 
     /// In bytes.
     fn bytes(&self) -> u64 {
-        let parted = |group: &ForkGroup| group.parted_since() * PAGE_SIZE as u64;
-        let of_group = |of: &OfGroup| (of.together + parted(&of.group)).min(of.apart);
+        let copied = |group: &ForkGroup| group.copied_since() * PAGE_SIZE as u64;
+        let of_group = |of: &OfGroup| (of.together + copied(&of.group)).min(of.apart);
         self.alone + self.groups.values().map(of_group).sum::<u64>()
     }
 }
@@ -110,7 +110,7 @@ mod tests {
     use crate::lock;
 
     #[test]
-    fn who_ends_during_a_look_makes_it_uncertain() {
+    fn an_end_during_a_sample_makes_it_uncertain() {
         let group = ForkGroup::default();
         let [first, second] = [(); 2].map(|()| member(&group));
         let mut sum = UsageTotal::default();

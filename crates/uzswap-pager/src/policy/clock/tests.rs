@@ -15,7 +15,7 @@ struct Model {
     resident: BTreeSet<u64>,
     /// Staged batches by number, and how many of their pages are left.
     batches: VecDeque<(u32, Vec<u64>)>,
-    aside: usize,
+    staged_pages: usize,
     moved: u32,
     stored: u32,
     faults: usize,
@@ -36,7 +36,7 @@ impl Model {
             room,
             resident: BTreeSet::new(),
             batches: VecDeque::new(),
-            aside: 0,
+            staged_pages: 0,
             moved: 0,
             stored: 0,
             faults: 0,
@@ -66,7 +66,7 @@ impl Model {
             Place::Program if self.resident.contains(&page) => return,
             Place::Program => 0, // for the first time
             Place::Staged(_) => {
-                self.aside -= 1;
+                self.staged_pages -= 1;
                 HEAT_MAX
             }
             Place::Stored(at) => heat_of_restored(self.stored - at, self.room as u64),
@@ -74,7 +74,7 @@ impl Model {
         self.faults += 1;
         self.table.set(page, Entry { heat, returned: true, ..UNKNOWN });
         self.resident.insert(page);
-        while self.resident.len() + self.aside > self.room {
+        while self.resident.len() + self.staged_pages > self.room {
             self.evict();
         }
     }
@@ -89,7 +89,7 @@ impl Model {
             self.table.set(page, Entry { place: Place::Staged(self.moved), ..entry });
             self.resident.remove(&page);
         }
-        self.aside += picked.len();
+        self.staged_pages += picked.len();
         self.batches.push_back((self.moved, picked));
         if self.batches.len() < 3 {
             return;
@@ -97,7 +97,7 @@ impl Model {
         let (number, oldest) = self.batches.pop_front().unwrap();
         for page in oldest {
             if self.table.get(page).place == Place::Staged(number) {
-                self.aside -= 1;
+                self.staged_pages -= 1;
                 self.stored += 1;
                 self.table.set(page, Entry { place: Place::Stored(self.stored), ..UNKNOWN });
             }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn this_process_is_told_of() {
+fn files_of_this_process_are_read() {
     let page = PAGE_SIZE as u64;
     let files = ProcessFiles::of_thread(std::process::id()).unwrap();
     let memory = vec![1_u8; 600 * PAGE_SIZE];
@@ -38,7 +38,7 @@ fn is_unknown_call(error: &io::Error) -> bool {
 }
 
 #[test]
-fn growth_is_told_from_other_calls() {
+fn growth_differs_from_other_calls() {
     let mremap =
         |lengths| growth(&format!("{} 0x7f00 {lengths} 0x1 0x0 0x7ffc 0x7f41\n", libc::SYS_mremap));
     assert_eq!(mremap("0x4000 0x10000"), Some(0xc000));
