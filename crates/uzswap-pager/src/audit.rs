@@ -29,7 +29,7 @@ pub struct AuditReport {
     pub pid: u32,
     /// Address spaces.
     pub spaces: u64,
-    /// Those among them that were not compared with the kernel: mappings changed, or the process
+    /// Address spaces that were not compared with the kernel: mappings changed, or the process
     /// ended.
     pub skipped_spaces: u64,
     /// Evicted pages.

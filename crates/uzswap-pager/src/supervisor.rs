@@ -276,8 +276,8 @@ fn start_answerers(
     Ok(([status, audit], metrics))
 }
 
-/// How threads end that were told to. Where one ended unasked, others may wait for what it would
-/// have done: they are not waited for.
+/// The results of the threads that were asked to end. Where one ended unasked, others may wait for
+/// what it would have done: they are not waited for.
 fn end_of(
     threads: impl IntoIterator<Item = JoinHandle<io::Result<()>>>,
     unasked: bool,

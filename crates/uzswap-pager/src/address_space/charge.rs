@@ -412,7 +412,7 @@ mod tests {
             assert!(is_about(lent, SHARED), "{lent} of {SHARED}, {members} members");
             assert!(is_about(bytes, (0..u64::from(asked)).map(own).sum()));
         }
-        // Alone; and one that has nothing in common, or nothing any more.
+        // Alone; and a process that shares nothing, or has nothing any more.
         assert_eq!(Part::of(7, 7, 1), Part { own_bytes: 7, common_bytes: 0 });
         assert_eq!(Part::of(7, 7, 5), Part { own_bytes: 7, common_bytes: 0 });
         assert_eq!(Part::of(7, 5, 5), Part { own_bytes: 5, common_bytes: 0 });
@@ -433,7 +433,7 @@ mod tests {
         let mut charge = member(&ForkGroup::default(), 100);
         charge.count(100);
         assert_eq!(charge.lent_bytes(), 100);
-        // It has 40 alone, and a third of 60.
+        // The process has 40 exclusive bytes, and a third of 60.
         charge.count_part(&told(100, Part::of(60, 100, 3), 0), 3);
         assert_eq!((charge.count(100), charge.lent_bytes()), (60, 20));
         charge.inherit(30);
@@ -469,7 +469,7 @@ mod tests {
         let group = ForkGroup::default();
         let [mut parent, mut child] = [(); 2].map(|()| member(&group, 100));
         parent.count(100);
-        // It has 70 alone, and half of 30; then it forks.
+        // The parent has 70 exclusive bytes, and half of 30; then it forks.
         let told = told(100, Part::of(85, 100, 2), 0);
         parent.join(&group, 100);
         child.share_all(None, true);
@@ -487,7 +487,7 @@ mod tests {
         let mut charge = member(&ForkGroup::default(), 100 * PAGE);
         charge.share_all(None, true);
         let copied = charge.copied_bytes();
-        // It has told that it has all in common with one other; then it writes to ten pages.
+        // It reports that it shares all pages with one other, and then writes to ten of them.
         let part = Part::of(50 * PAGE, 100 * PAGE, 2);
         charge.note_copies(10);
         charge.count_part(&told(100 * PAGE, part, copied), 2);

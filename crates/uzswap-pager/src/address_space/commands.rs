@@ -173,7 +173,7 @@ impl AddressSpace {
     /// Breaks the command off of a helper that was stopped, wherever that was, and holds it. It may
     /// go on at any moment.
     fn hold_stopped(&mut self, helper: &Helper, held: bool) -> bool {
-        // What it begins from now on has no pages.
+        // From now on it begins commands without pages.
         self.commands.take_back(0..u64::MAX);
         let command = self.commands.current.as_ref();
         let batch = command.and_then(|command| command.batch);

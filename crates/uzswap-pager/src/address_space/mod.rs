@@ -154,8 +154,8 @@ impl AddressSpace {
         let is_protected = self.protection.is_on() && self.registration.is_any();
         self.charge.meet(self.process.size(), is_protected);
         if self.charge.has_joined() && self.registration.is_any() {
-            // What its parent's supervisor knew may be newer than the fork: some of it may not be
-            // registered here, and a page that leaves such memory is lost.
+            // The parent's ranges may be newer than the fork: the child may have unregistered
+            // memory there, and an evicted page of that is lost.
             self.registration.replace(RangeSet::default());
             self.register_and(false)?;
         }

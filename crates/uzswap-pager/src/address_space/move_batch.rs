@@ -96,7 +96,7 @@ impl AddressSpace {
             && self.registration.ranges().has_some_of(&(address..address + PAGE))
     }
 
-    /// Likewise, and it was not found to stay.
+    /// As that, of a page that the kernel has not refused to move.
     pub(super) fn may_leave(&self, page: u64) -> bool {
         self.is_here(page) && !self.unevictable.ranges().contains(page * PAGE)
     }
@@ -251,7 +251,7 @@ impl AddressSpace {
                 libc::EINVAL | libc::EPERM => self.unevictable.add(run.addresses()),
                 libc::EEXIST => is_in_the_way = true,
                 libc::ENOMEM => has_no_memory = true,
-                // It is not there any more (MADV_FREE).
+                // The page is gone (MADV_FREE).
                 libc::ENOENT => self.table.set(stopped_at, UNKNOWN),
                 _ => {} // it went, or will be tried again
             }

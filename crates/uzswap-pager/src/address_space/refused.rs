@@ -150,7 +150,7 @@ impl AddressSpace {
     }
 
     /// Holds the helper where it has moved a run by mremap, and waits until that is read; `false`
-    /// where it is at work. What it has moved is noted (P3).
+    /// where it is at work. Its moves are noted (P3).
     pub(super) fn hold_remapping(&mut self, helper: &Helper) -> bool {
         let (Some(files), Some(command)) = (self.process.files(), self.commands.current()) else {
             return false;

@@ -464,7 +464,7 @@ mod tests {
         assert!(!has_grown(&mut scans, 100) && has_grown(&mut scans, 101));
         scans.unmapped(10);
         assert!(!has_grown(&mut scans, 90) && has_grown(&mut scans, 100));
-        // What was seen to be smaller before.
+        // A smaller size was read before.
         scans.registered_at_size = Some(100);
         assert!(!has_grown(&mut scans, 80) && has_grown(&mut scans, 100));
         scans.await_one();

@@ -113,7 +113,7 @@ impl AddressSpace {
     }
 
     /// Write-protects the memory of a process of some size, without the `stacks` of its threads and
-    /// of later ones. What else is left out; `None` if nothing is protected.
+    /// of later ones. Returns the other memory that is left out; `None` if nothing is protected.
     pub(crate) fn protect_all(
         &mut self,
         resident_bytes: u64,

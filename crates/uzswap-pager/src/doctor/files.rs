@@ -47,7 +47,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Those below `root`, which has `proc` and `sys`.
+    /// The files below `root`, which has `proc` and `sys`.
     pub(super) fn below(root: &Path) -> Files {
         Files { root: root.to_owned() }
     }
@@ -199,7 +199,7 @@ impl Files {
         self.number_after("/proc/self/limits", name)
     }
 
-    /// A hard limit of it, likewise.
+    /// A hard limit of it.
     pub(super) fn hard_limit(&self, name: &str) -> Option<u64> {
         self.line("/proc/self/limits", name)?.split_whitespace().nth(1)?.parse().ok()
     }

@@ -60,7 +60,7 @@ pub struct Finding {
 pub struct Report {
     /// Whether `run` can work.
     pub works: bool,
-    /// That in a sentence, with the reasons.
+    /// The verdict in a sentence, with the reasons.
     pub verdict: String,
     /// In the order in which they matter.
     pub findings: Vec<Finding>,
@@ -102,7 +102,7 @@ pub fn available_memory() -> Option<u64> {
     available_memory_of(Path::new("/"))
 }
 
-/// Likewise, of the files of the kernel below `root`.
+/// As that, of the files of the kernel below `root`.
 pub fn available_memory_of(root: &Path) -> Option<u64> {
     Files::below(root).available_memory()
 }
@@ -111,7 +111,7 @@ pub fn available_memory_of(root: &Path) -> Option<u64> {
 ///
 /// # Errors
 ///
-/// What is missing, from a whole [`Report`].
+/// The missing parts, from a whole [`Report`].
 pub fn what_run_needs() -> Result<(), Vec<Finding>> {
     let open_files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     if let Some(finding) = findings::few_open_files(open_files.maximum) {

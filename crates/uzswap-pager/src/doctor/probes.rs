@@ -22,7 +22,7 @@ pub enum Failure {
     /// The kernel's error.
     #[error("{}", io::Error::from_raw_os_error(*.0))]
     Os(i32),
-    /// It was allowed and something else happened.
+    /// The kernel allowed it, and something else happened.
     #[error("{0}")]
     Wrong(&'static str),
 }

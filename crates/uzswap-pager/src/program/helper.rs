@@ -160,7 +160,7 @@ pub(crate) fn add_page(runs: &mut Vec<MoveRun>, page: u64, staged: usize) {
 }
 
 impl Helper {
-    /// A helper that is ready, with its memory for pages that are aside.
+    /// A helper that is ready, with its staging.
     pub(crate) fn new(connection: Polled<Foreign>, control: SharedControl, staging: u64) -> Helper {
         let is_late = AtomicBool::new(false);
         Helper { connection, control, staging, is_late, commanded: Lock::new(None) }
@@ -329,7 +329,7 @@ impl Helper {
         }
     }
 
-    /// Whether it was told something and has not said that it is done, after some time.
+    /// Whether it has not answered a command in time.
     pub(crate) fn is_late(&self) -> bool {
         self.is_late.load(Ordering::Relaxed)
     }
@@ -340,7 +340,7 @@ impl Helper {
         self.is_late() && since.is_some_and(|since| since.elapsed() < LATE)
     }
 
-    /// Hears of what it was told last.
+    /// Waits for the answer to the last command.
     pub(crate) fn hear(&self, patience: Duration) -> Heard {
         let heard = self.wait(patience);
         self.is_late.store(heard == Heard::Late, Ordering::Relaxed);

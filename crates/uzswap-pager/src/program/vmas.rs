@@ -170,7 +170,7 @@ impl Mappings {
 
     fn at_by_query(&self, address: u64) -> io::Result<Option<Mapping>> {
         let Some(mapped) = maps::query(&self.0, address, &mut [])? else { return Ok(None) };
-        // The query that found it told what is below.
+        // The query that found it has shown the memory below.
         let is_there = mapped.range.contains(&address) && self.is_anonymous(&mapped)?;
         let has_no_access = mapped.is_guard();
         let range = mapped.range;

@@ -91,7 +91,7 @@ impl Reader {
         Some(content.map(|content| page.copy_from_slice(&*content)))
     }
 
-    /// Likewise, of a slot that nobody waits for; `None` where it was not read.
+    /// As that, of a slot that nobody waits for; `None` where it was not read.
     pub(crate) fn take_if_read(&self, slot: u32, page: &mut Page) -> Option<Result<(), String>> {
         let is_read = |reading: &Reading| reading.content.is_some();
         let has_it = self.work.state.lock().pages.get(&slot).is_some_and(is_read);

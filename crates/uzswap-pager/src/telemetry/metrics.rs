@@ -222,7 +222,7 @@ fn respond<'a>(head: &[u8], text: impl FnOnce() -> &'a mut String) -> Vec<u8> {
         Some(_) => return refuse("505 HTTP Version Not Supported", ""),
         None => return refuse("400 Bad Request", ""),
     }
-    // A proxy is told the whole address.
+    // A proxy gets the whole address.
     let target =
         match target.strip_prefix("http://").map(|rest| rest.find('/').map(|at| &rest[at..])) {
             Some(path) => path.unwrap_or("/"),

@@ -55,7 +55,7 @@ struct Page {
 struct Machine {
     pages: Vec<Option<Page>>,
     mappings: u32,
-    /// Changes that are not told yet.
+    /// Pending events, and those that threads have not begun.
     changing: usize,
 }
 
@@ -143,10 +143,10 @@ enum State {
     Runs,
     /// It is about to tell something.
     Tells,
-    /// What it tells is to be read.
+    /// Its event is pending.
     Waits,
     WasRead,
-    /// What it has told to drop, it drops.
+    /// The thread drops the pages that it has reported.
     Drops,
 }
 
@@ -178,7 +178,7 @@ struct World {
     state: u64,
     machine: Machine,
     threads: Vec<Thread>,
-    /// What is told and not read, the oldest first.
+    /// Pending events, the oldest first.
     queue: Vec<(usize, Told)>,
     /// Nothing is read.
     is_locked: bool,
@@ -281,7 +281,7 @@ impl World {
             };
             let is = match self.machine.pages[at] {
                 None => None,
-                // What has left.
+                // An evicted page.
                 Some(Page { resident: None, content: 1.., is_registered: true, .. }) => {
                     self.machine.pages[at].map(|page| page.content)
                 }

@@ -239,7 +239,7 @@ struct Sparse {
     table: PageTable,
     registered: RangeSet,
     there: BTreeSet<u64>,
-    /// What the kernel was asked, and what it takes for each answer.
+    /// The queries of the kernel, and the cost of each answer.
     asked: Vec<Range<u64>>,
     took: Duration,
 }

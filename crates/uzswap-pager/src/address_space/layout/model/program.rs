@@ -14,7 +14,7 @@ impl World {
                     self.threads[thread].state = State::Tells;
                 }
             }
-            // It may be put aside before.
+            // The thread may be preempted before.
             State::Tells if self.one_in(3) => self.tell(thread),
             State::Tells | State::Waits => {}
             State::WasRead => self.go_on(thread),
@@ -61,7 +61,7 @@ impl World {
 
     fn hole(&mut self, length: usize) -> Option<usize> {
         let is_free = |at: &usize| self.machine.is_free(&(*at..*at + length));
-        // Where what has gone is not told yet, or just before that, is what is to be tried.
+        // Unmapped memory whose event is pending, and memory just below, are the hard cases.
         let untold = self.threads.iter().flat_map(|thread| &thread.untold);
         let gone = untold.map(|told| told.ranges()[0].start);
         let mut free: Vec<usize> = gone
@@ -240,7 +240,7 @@ impl World {
         }
     }
 
-    /// Makes a part a mapping of its own, of which nothing is told.
+    /// Makes a part a mapping of its own. The kernel reports nothing.
     fn split(&mut self, thread: usize) {
         let Some((region, part)) = self.part(thread) else { return };
         self.note(format!("{thread} splits {part:?}"));
