@@ -122,6 +122,7 @@ impl AddressSpace {
         let before = self.registration.ranges();
         let still = before.without(&before.without(registered)).without(&touched);
         self.registration.replace(still);
+        self.layout.move_unknown(&moves);
         self.place(evicted, &resolved, &own.dropped_unmoved());
     }
 

@@ -111,10 +111,18 @@ impl Layout {
         self.removing.remove(page * PAGE..(page + 1) * PAGE);
     }
 
-    /// A child has the pending drops and registrations of its parent.
+    /// A child has the pending drops, registrations and unknown pages of its parent.
     pub(super) fn inherit(&mut self, parent: &Layout) {
         self.removing = parent.removing.clone();
         self.registered_since = parent.registered_since.clone();
+        self.poison_later = parent.poison_later.clone();
+    }
+
+    /// Unknown pages may be wherever these moves lead.
+    pub(super) fn move_unknown(&mut self, moves: &[Move]) {
+        for range in std::mem::take(&mut self.poison_later).iter() {
+            self.poison_later.insert_all(&reachable(moves, range));
+        }
     }
 
     /// The child has all evicted pages of its parent until its markers are read.
@@ -320,12 +328,7 @@ impl AddressSpace {
             let before = dropping.iter().filter_map(|range| piece.now_of(range));
             before.for_each(|range| self.layout.removing.insert(range));
         }
-        let poisoned: Vec<_> =
-            touched.iter().flat_map(|it| self.layout.poison_later.within(it)).collect();
-        let moves: Vec<Move> = changes.moves(false).collect();
-        poisoned
-            .into_iter()
-            .for_each(|it| self.layout.poison_later.insert_all(&reachable(&moves, it)));
+        self.layout.move_unknown(&changes.moves(false).collect::<Vec<_>>());
         self.place(evicted, resolved, &changes.dropped_unmoved());
         changes.dropped().iter().for_each(|range| self.layout.removing.insert(range));
     }

@@ -6,6 +6,7 @@
 //!   out of the command first, so its addresses keep their meaning.
 //! - P3: the supervisor notes the result of a command, also of a part, before it reads an event.
 //! - P4: a page that the program drops by `madvise` is not evicted before it was missing once.
+//! - P5: see `refused`; M1 and M2: see `markers`.
 
 mod audit;
 mod changes;

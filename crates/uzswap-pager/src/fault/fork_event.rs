@@ -402,7 +402,11 @@ impl FaultServer {
     /// Lets one of these children go: it gets SIGBUS or EFAULT for evicted pages. Whether there
     /// was one that does not fork itself just now.
     fn drop_one_child(&mut self, root: u32, children: &[u32]) -> bool {
-        let is_still = |id: &&u32| !lock(&self.spaces[**id]).uffd.is_changing();
+        let is_still = |id: &&u32| {
+            let mut space = lock(&self.spaces[**id]);
+            space.settle();
+            !space.uffd.is_changing()
+        };
         let Some(&id) = children.iter().find(is_still) else { return false };
         let space = lock(&self.spaces[id]);
         space.table.for_each(&mut |page, entry| {
