@@ -183,6 +183,8 @@ impl Tree {
             0 if self.is_forked_by_unmanaged(pid, &scan.without) => SCANS,
             _ => before + u32::from(depth.counts(before)),
         };
+        // A stopped process may connect when it goes on: from then on its scans count.
+        let scans = if process::is_stopped(pid) { scans.min(SCANS) } else { scans };
         scan.has_newcomers |= scans < SCANS;
         scan.without.insert(pid, scans);
         let Some(seen) = seen(pid, thread, scans) else { return };
@@ -234,9 +236,8 @@ impl Tree {
             true => None,
             false => Facts::of(pid).reason(&self.pager.socket),
         };
-        // A stopped process may connect when it goes on.
-        let is_late = || seen.scans >= SCANS_WITHOUT_SIGN && !process::is_stopped(pid);
-        sign.or_else(|| is_late().then(|| unmanaged_reason::without_sign(seen.is_forked)))
+        let is_late = seen.scans >= SCANS_WITHOUT_SIGN;
+        sign.or_else(|| is_late.then(|| unmanaged_reason::without_sign(seen.is_forked)))
     }
 
     fn report(&mut self, pid: u32, program: PathBuf, why: &'static str) {
