@@ -85,7 +85,10 @@ impl AddressSpace {
         if !self.settle() || !self.hold_commands() {
             return None;
         }
-        let found = self.find_wrong();
+        let found = self.find_wrong().and_then(|wrong| match wrong {
+            None => self.find_unregistered(),
+            wrong => Ok(wrong),
+        });
         self.commands.let_go(false);
         // An event that came meanwhile explains a disagreement.
         if self.uffd.is_changing() || self.is_dead() {
@@ -94,14 +97,10 @@ impl AddressSpace {
         Some(found.ok()?.map_or(Ok(()), Err))
     }
 
-    /// The first disagreement with the kernel.
+    /// The first page for which P1, M1 or M2 does not hold.
     pub(super) fn find_wrong(&self) -> io::Result<Option<Violation>> {
         let files = self.process.files().ok_or(io::ErrorKind::NotFound)?;
-        let registered = self.registration.ranges();
-        let first = |set: RangeSet| set.iter().next().map(|part| part.start);
-        let mut evicted_outside = runs_of(self.evicted_in(&(0..u64::MAX - PAGE)));
-        for part in registered.iter() {
-            evicted_outside.remove(part.clone());
+        for part in self.registration.ranges().iter() {
             let evicted = runs_of(self.evicted_in(&part));
             let populated = files.populated_in(part.clone())?;
             let marked = files.marked_in(part)?;
@@ -113,17 +112,30 @@ impl AddressSpace {
                 ("M2", unknown, "a page with a marker is not known as evicted"),
             ];
             for (rule, wrong, text) in rules {
-                if let Some(at) = first(wrong) {
+                if let Some(at) = first_of(&wrong) {
                     return Ok(Some(self.violation(rule, Some(at), text)));
                 }
             }
         }
-        let mut wrong = first(evicted_outside).map(|at| (at, "an evicted page is not registered"));
+        Ok(None)
+    }
+
+    /// The first evicted page or registered range that is not registered.
+    fn find_unregistered(&self) -> io::Result<Option<Violation>> {
+        let files = self.process.files().ok_or(io::ErrorKind::NotFound)?;
+        let registered = self.registration.ranges();
+        let evicted = runs_of(self.evicted_in(&(0..u64::MAX - PAGE)));
+        let mut wrong = first_of(&evicted.without(registered))
+            .map(|at| (at, "an evicted page is not registered"));
         if wrong.is_none() && files.size().is_some_and(|size| size.anonymous <= LISTED_PAGES_MAX) {
             let [listed] = files.mappings_with(["um"])?;
-            let unregistered = first(registered.without(&listed));
+            let unregistered = first_of(&registered.without(&listed));
             wrong = unregistered.map(|at| (at, "the kernel has not registered this memory"));
         }
         Ok(wrong.map(|(at, text)| self.violation("P1", Some(at), text)))
     }
+}
+
+fn first_of(set: &RangeSet) -> Option<u64> {
+    set.iter().next().map(|part| part.start)
 }
