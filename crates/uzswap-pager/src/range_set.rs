@@ -138,6 +138,11 @@ impl RangeSet {
     }
 }
 
+/// Whether two ranges have an address in common.
+pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
 /// How many pages a range of them has.
 pub(crate) fn count(pages: &Range<u64>) -> usize {
     (pages.end - pages.start) as usize

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::PAGE;
 use super::resolve::Move;
-use crate::range_set::RangeSet;
+use crate::range_set::{RangeSet, overlap};
 
 /// A change of mappings, as an event reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,8 +85,7 @@ impl Changes {
     }
 
     pub(super) fn touch(&self, range: &Range<u64>) -> bool {
-        let overlaps = |it: Range<u64>| it.start < range.end && range.start < it.end;
-        self.0.iter().flat_map(Change::touched).any(overlaps)
+        self.0.iter().flat_map(Change::touched).any(|it| overlap(&it, range))
     }
 
     /// Where a page is after these in their order; `None` if it is gone.
@@ -104,8 +103,7 @@ impl Changes {
     /// leaves no mapping behind.
     pub(super) fn sole_moves(&self) -> impl Iterator<Item = (&Range<u64>, Range<u64>)> {
         let is_apart = |one: &Change, other: &Change| {
-            let overlaps = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
-            !one.touched().iter().any(|a| other.touched().iter().any(|b| overlaps(a, b)))
+            !one.touched().iter().any(|a| other.touched().iter().any(|b| overlap(a, b)))
         };
         self.0.iter().enumerate().filter_map(move |(number, change)| {
             let (from, _) = change.as_move()?;

@@ -7,6 +7,7 @@ use super::AddressSpace;
 use super::move_batch::Moved;
 use crate::policy::clock::ClockHand;
 use crate::program::helper::{Command, Helper, MoveRun};
+use crate::range_set::overlap;
 use uzswap_preload::protocol::work;
 use uzswap_sys::userfaultfd::Event;
 
@@ -118,8 +119,7 @@ impl Commands {
     /// Notes that the markers of a range are removed.
     pub(super) fn expect_unmarked(&mut self, range: &Range<u64>) {
         for run in self.current.iter_mut().flat_map(|command| &mut command.runs) {
-            let of_run = run.addresses();
-            run.is_unmarked |= of_run.start < range.end && range.start < of_run.end;
+            run.is_unmarked |= overlap(&run.addresses(), range);
         }
     }
 
@@ -146,7 +146,7 @@ impl Commands {
         };
         for run in command.runs.iter_mut().filter(|run| run.moved > 0 && !run.is_reported) {
             let at = run.addresses();
-            run.is_doubted |= others.iter().any(|it| it.start < at.end && at.start < it.end);
+            run.is_doubted |= others.iter().any(|it| overlap(it, &at));
         }
         false
     }

@@ -184,7 +184,7 @@ impl Tree {
             _ => before + u32::from(depth.counts(before)),
         };
         // A stopped process may connect when it goes on: from then on its scans count.
-        let scans = if process::is_stopped(pid) { scans.min(SCANS) } else { scans };
+        let scans = if scans > SCANS && process::is_stopped(pid) { SCANS } else { scans };
         scan.has_newcomers |= scans < SCANS;
         scan.without.insert(pid, scans);
         let Some(seen) = seen(pid, thread, scans) else { return };

@@ -16,6 +16,7 @@ use crate::locks::{HELPER, Lock};
 use crate::page_table::BATCH_PAGES;
 use crate::program::polled::Polled;
 use crate::program::vmas::Rights;
+use crate::range_set::overlap;
 use uzswap::page::PAGE_SIZE;
 use uzswap_preload::SharedControl;
 use uzswap_preload::protocol::{MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, holder, kind};
@@ -274,8 +275,7 @@ impl Helper {
     /// may be something else by now. The caller holds it.
     pub(crate) fn take_back(&self, command: &Command, range: Range<u64>) {
         for (run, entry) in command.runs.iter().zip(&self.control.runs) {
-            let of_run = run.addresses();
-            if of_run.start < range.end && range.start < of_run.end {
+            if overlap(&run.addresses(), &range) {
                 entry.bytes.store(0, Ordering::Relaxed);
                 entry.error.store(0, Ordering::Relaxed);
             }

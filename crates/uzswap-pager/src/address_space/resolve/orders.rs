@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::{Evidence, Move, Piece, touched_by};
-use crate::range_set::RangeSet;
+use crate::range_set::{RangeSet, overlap};
 
 /// States that a search visits at most: five moves in a chain have 326 orders of subsets.
 const STATES_MAX: usize = 1 << 12;
@@ -214,10 +214,8 @@ impl<'a> Search<'a> {
                 others.for_each(|part| self.lose(part.at(), &mut found.lost));
             }
         }
-        let unexplained = state.unexplained
-            + self.unregistered(state)
-            + bytes_of(markers.iter())
-            + bytes_of(found.lost.iter());
+        let unexplained =
+            state.unexplained + self.unregistered(state) + markers.total() + found.lost.total();
         found.kept.sort_unstable();
         if self.best.is_empty() || unexplained < self.unexplained {
             self.unexplained = unexplained;
@@ -231,14 +229,11 @@ impl<'a> Search<'a> {
     /// Bytes of a state that are registered and should not be, or the other way round.
     fn unregistered(&self, state: &State) -> u64 {
         let Some(mappings) = self.evidence.registered else { return 0 };
-        let missing = bytes_of(state.registered.iter().flat_map(|range| mappings.outside(range)));
+        let missing = state.registered.without(mappings).total();
         // Memory may also grow over unmapped addresses, without an event. Then the mapping there is
         // not the moved one.
         let is_moved = |mapping: &Range<u64>| {
-            let mut moves = self.moves.iter().filter(|one| {
-                let into = Move::into(one);
-                into.start < mapping.end && mapping.start < into.end
-            });
+            let mut moves = self.moves.iter().filter(|one| overlap(&Move::into(one), mapping));
             moves.next().is_some_and(|one| one.into() == *mapping) && moves.next().is_none()
         };
         let moved = mappings.iter().filter(is_moved);
