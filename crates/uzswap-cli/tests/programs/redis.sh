@@ -1,6 +1,7 @@
 # A server that saves in the background (it forks) while it is written to; prints digests of what it
-# has, of what it reads back, and of what was saved. Arguments: a folder with `first` and `second`,
-# commands for the server; requests of redis-benchmark.
+# has, of what it reads back, and of what was saved. The saving child waits at each key: it is there
+# for all of `second`, so that the server copies the same pages, and has the same peak, in each run.
+# Arguments: a folder with `first` and `second`, commands for the server; requests of redis-benchmark.
 set -eu
 cd "$1"
 cli() { redis-cli -s socket "$@"; }
@@ -25,9 +26,11 @@ rm -f dump.rdb saved.rdb server.log
 start
 cli --pipe <first | tail -1
 echo "first $(cli debug digest)"
+cli config set rdb-key-save-delay 100 >/dev/null
 cli bgsave
 cli --pipe <second | tail -1
 redis-benchmark -s socket -n "$2" -r 1000 -c 8 -q -t set,get,incr,lpush,lrange_100 --dbnum 1 >bench
+cli config set rdb-key-save-delay 0 >/dev/null
 idle
 cli info persistence | grep rdb_last_bgsave_status
 mv dump.rdb saved.rdb
