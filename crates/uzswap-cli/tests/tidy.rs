@@ -311,10 +311,6 @@ fn files_functions_and_structs_of_the_pager_are_small() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// This folder of the pager has words of before, until it is redrawn. Names that it declares for
-/// others are free as well.
-const WITH_OLD_WORDS: Option<&str> = Some("crates/uzswap-pager/src/address_space");
-
 /// Names in a source, without comments and strings.
 fn identifiers(text: &str) -> BTreeSet<&str> {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
@@ -344,17 +340,9 @@ fn names_of_the_pager_have_no_word_that_its_glossary_replaces() {
     let mut replaced: BTreeSet<&str> = cells.flat_map(|cell| cell.split([',', ' '])).collect();
     replaced.remove("");
     assert!(replaced.contains("told") && replaced.contains("aside"), "{replaced:?}");
-    let is_old = |path: &Path| WITH_OLD_WORDS.is_some_and(|folder| path.starts_with(folder));
-    let sources = sources("crates/uzswap-pager/src");
-    let (old, new): (Vec<_>, Vec<_>) = sources.iter().partition(|(path, _)| is_old(path));
-    let mut free = BTreeSet::new();
-    for line in old.iter().flat_map(|(_, text)| text.lines()) {
-        let declared = line.trim_start().strip_prefix("pub(crate) ").unwrap_or_default();
-        free.extend(declared.split(['(', ':', ' ']).filter(|name| !name.is_empty()).take(2));
-    }
     let mut wrong = Vec::new();
-    for (path, text) in new {
-        for name in identifiers(text).difference(&free) {
+    for (path, text) in sources("crates/uzswap-pager/src") {
+        for name in identifiers(&text) {
             let words = words(name);
             let replaced = words.iter().filter(|word| replaced.contains(word.as_str()));
             wrong.extend(replaced.map(|word| format!("{}: {name}: {word}", path.display())));

@@ -48,7 +48,7 @@ impl Messages {
             process::keep_capabilities_for_programs();
             QUEUE.write_all(stderr::log);
         };
-        QUEUE.state.lock().is_open = true; // before the thread looks
+        QUEUE.state.lock().is_open = true; // before the thread reads it
         let started = thread::Builder::new().name("uzswap-messages".to_owned()).spawn(work);
         if let Err(error) = started {
             QUEUE.state.lock().is_open = false;

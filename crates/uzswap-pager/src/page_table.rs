@@ -40,7 +40,7 @@ pub(crate) struct Entry {
     pub(crate) ahead: bool,
 }
 
-/// The most: one turn of 32. With 128, hot pages fault some 5 % less, and the hand looks at four
+/// The most: one turn of 32. With 128, hot pages fault some 5 % less, and the hand passes four
 /// times as many.
 pub(crate) const HEAT_MAX: u8 = 5;
 

@@ -33,8 +33,8 @@ pub struct RunReport {
     pub ratio: Option<f64>,
     /// The most that was known of pages: index, tables, descriptors.
     pub metadata_peak_bytes: u64,
-    /// The most that the kernel's page tables of all programs took (`VmPTE`), as they were looked
-    /// at twice a second; beside the limit. 0 for runs that ended before.
+    /// The most that the kernel's page tables of all programs took (`VmPTE`), as they were sampled
+    /// twice a second; beside the limit. 0 for runs that ended before.
     #[serde(default)]
     pub page_tables_peak_bytes: u64,
     /// Pages in and out.

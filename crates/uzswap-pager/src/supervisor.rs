@@ -289,7 +289,7 @@ fn end_of(
         match thread.join() {
             Ok(Ok(())) => {}
             Ok(Err(source)) => return Err(RunError::Setup { what: "serve the programs", source }),
-            Err(_) => return Err(failed()), // it has told why
+            Err(_) => return Err(failed()), // it has reported why
         }
     }
     Ok(())
@@ -310,8 +310,8 @@ fn spawn(
     thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
-/// Allows this process as many open files as it may have: there are ten for each process that it
-/// looks after. What it has started by now keeps its own limit.
+/// Allows this process as many open files as it may have: the supervisor has ten for each managed
+/// process. What it has started by now keeps its own limit.
 fn allow_many_files() {
     const MANY: u64 = 1 << 20; // the kernel's own limit (fs.nr_open), if nobody changed it
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

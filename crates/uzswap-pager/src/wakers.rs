@@ -101,7 +101,7 @@ impl Wakers {
         })
     }
 
-    /// Has the fault server look after a helper that has ended.
+    /// Has the fault server check a helper that has ended.
     pub(crate) fn report_lost_helper(&self) {
         if !self.has_lost_helper.swap(true, Ordering::Relaxed) {
             self.server.wake();

@@ -119,7 +119,7 @@ struct Joined {
 /// long.)
 const OWN_BYTES: u64 = 256 << 10;
 
-/// How long a child may be without a helper: two looks at unmanaged processes.
+/// How long a child may be without a helper: two scans for unmanaged processes.
 const ASSUMED_FOR: Duration = Duration::from_secs(1);
 
 impl Charge {
@@ -362,7 +362,7 @@ impl AddressSpace {
 
     /// Ends the wait for the helper of a child that has ended, or that is late: it may run another
     /// program, or be unmanaged. Ends a protection for a fork that has failed.
-    pub(crate) fn look_after_forks(&mut self) {
+    pub(crate) fn check_forks(&mut self) {
         self.settle(); // no event may follow the last one for long
         let is_dead = self.charge.awaits_helper && self.is_dead();
         self.charge.await_helper_no_more(is_dead);
@@ -403,8 +403,8 @@ mod tests {
             let own = |number: u64| number << 20;
             let (mut bytes, mut lent) = (0, 0);
             for number in 0..u64::from(asked) {
-                let told = own(number) + SHARED / u64::from(members);
-                let part = Part::of(told, own(number) + SHARED, members);
+                let answer = own(number) + SHARED / u64::from(members);
+                let part = Part::of(answer, own(number) + SHARED, members);
                 bytes += part.own_bytes;
                 lent += part.common_bytes / u64::from(asked);
             }
@@ -424,7 +424,7 @@ mod tests {
         charge
     }
 
-    fn told(resident: u64, part: Part, copied_bytes: u64) -> SurveyAnswer {
+    fn answer(resident: u64, part: Part, copied_bytes: u64) -> SurveyAnswer {
         SurveyAnswer { at: Instant::now(), resident, part, copied_bytes }
     }
 
@@ -434,7 +434,7 @@ mod tests {
         charge.count(100);
         assert_eq!(charge.lent_bytes(), 100);
         // The process has 40 exclusive bytes, and a third of 60.
-        charge.count_part(&told(100, Part::of(60, 100, 3), 0), 3);
+        charge.count_part(&answer(100, Part::of(60, 100, 3), 0), 3);
         assert_eq!((charge.count(100), charge.lent_bytes()), (60, 20));
         charge.inherit(30);
         assert_eq!((charge.count(100), charge.lent_bytes()), (90, 50));
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_inherited_is_counted_once_when_all_have_told() {
+    fn what_was_inherited_is_counted_once_when_all_have_answered() {
         let group = ForkGroup::default();
         let [mut asked, mut newcomer, mut gone] = [(); 3].map(|()| member(&group, 100));
         for charge in [&mut asked, &mut newcomer, &mut gone] {
@@ -456,7 +456,7 @@ mod tests {
         let counts = |charges: [&mut Charge; 3]| charges.map(|charge| charge.count(100));
         assert_eq!(counts([&mut asked, &mut newcomer, &mut gone]), [0, 60, 40]);
         // One of the three was asked, one has come since, and of one there is nothing left.
-        asked.count_part(&told(100, Part::of(50, 100, 2), 0), 1);
+        asked.count_part(&answer(100, Part::of(50, 100, 2), 0), 1);
         newcomer.give_back_inherited(100);
         gone.give_back_inherited(100);
         gone.count_no_part();
@@ -465,15 +465,15 @@ mod tests {
     }
 
     #[test]
-    fn what_a_child_has_of_one_that_has_told_and_ended_is_counted() {
+    fn what_a_child_has_of_one_that_has_answered_and_ended_is_counted() {
         let group = ForkGroup::default();
         let [mut parent, mut child] = [(); 2].map(|()| member(&group, 100));
         parent.count(100);
         // The parent has 70 exclusive bytes, and half of 30; then it forks.
-        let told = told(100, Part::of(85, 100, 2), 0);
+        let answer = answer(100, Part::of(85, 100, 2), 0);
         parent.join(&group, 100);
         child.share_all(None, true);
-        parent.count_part(&told, 2);
+        parent.count_part(&answer, 2);
         assert_eq!(parent.lent_bytes(), 85);
         // It ends before another survey: what the child alone has now is not given back.
         child.count(100);
@@ -490,7 +490,7 @@ mod tests {
         // It reports that it shares all pages with one other, and then writes to ten of them.
         let part = Part::of(50 * PAGE, 100 * PAGE, 2);
         charge.note_copies(10);
-        charge.count_part(&told(100 * PAGE, part, copied), 2);
+        charge.count_part(&answer(100 * PAGE, part, copied), 2);
         assert_eq!(charge.count(100 * PAGE), 60 * PAGE);
         // Of pages in nobody else's count it takes none more.
         assert_eq!(charge.count_itself(50), 10);

@@ -18,8 +18,8 @@ const BESIDE: u64 = 64;
 /// Where such a list may be: a program can name any address, and names 0 where there is none.
 pub(super) const LISTS: Range<u64> = PAGE..1 << 56;
 
-/// As many entries of a list does the kernel look at (`ROBUST_LIST_LIMIT`). So many entries of all
-/// lists together are looked at in one go, from another thread on in each.
+/// Entries of a list that the kernel reads at most (`ROBUST_LIST_LIMIT`). The supervisor reads as
+/// many of all lists together in one go, from another thread on in each.
 const ENTRIES_MAX: usize = 2048;
 
 /// Ranges of such pages that a space may have which were found since they last grew older. Of one

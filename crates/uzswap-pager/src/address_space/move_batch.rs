@@ -24,7 +24,7 @@ pub(crate) struct Moved {
     /// Pages that were refused: not all of one mapping, or not with the rights of the batch.
     pub(crate) refused: Vec<(u64, usize)>,
     /// An address where something else may have been moved (P5).
-    pub(crate) astray: Option<u64>,
+    pub(crate) replaced: Option<u64>,
 }
 
 impl AddressSpace {
@@ -166,7 +166,7 @@ impl AddressSpace {
         self.commands.put_back(command);
     }
 
-    /// The helper moves nothing more of its command: notes what it has moved, be it untold. A run
+    /// The helper moves nothing more of its command: notes all moves, reported or not. A run
     /// is moved from its first page on, into a batch that was empty. (Where a page was, there may
     /// be another by now.)
     pub(super) fn break_off(&mut self) -> io::Result<()> {
@@ -223,7 +223,7 @@ impl AddressSpace {
 
     /// A command is done, and all that it moved is noted; why each run stopped, an errno or 0.
     fn done(&mut self, command: Command, errors: impl Iterator<Item = i32>) {
-        let mut moved = Moved { astray: self.astray(&command), ..Moved::default() };
+        let mut moved = Moved { replaced: self.find_replaced(&command), ..Moved::default() };
         let is_remap = command.work == work::REMAP;
         let (mut is_in_the_way, mut has_no_memory) = (false, false);
         for (run, error) in command.runs.iter().zip(errors) {
@@ -297,7 +297,7 @@ mod tests {
     use crate::address_space::pages;
 
     #[test]
-    fn refused_moves_are_told_apart_by_their_errno() {
+    fn refused_moves_are_distinguished_by_their_errno() {
         let done = |work, moved, errno| {
             let mut space = AddressSpace::of_nothing();
             space.registration.insert(0..100 * PAGE);

@@ -170,7 +170,7 @@ impl AddressSpace {
     }
 
     /// A run of a done command that may have moved what it was not to move (P5), by its address.
-    pub(super) fn astray(&self, command: &Command) -> Option<u64> {
+    pub(super) fn find_replaced(&self, command: &Command) -> Option<u64> {
         if command.work != work::REMAP {
             return None;
         }

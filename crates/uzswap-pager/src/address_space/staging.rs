@@ -281,7 +281,7 @@ impl AddressSpace {
     }
 
     /// Pages of staging with pages of the program.
-    pub(crate) fn pages_aside(&self) -> Vec<u32> {
+    pub(crate) fn batch_pages(&self) -> Vec<u32> {
         let batches = (0..BATCHES).flat_map(|batch| self.staging.owners.of_batch(batch));
         batches.map(|(staged, _)| staged).collect()
     }

@@ -63,7 +63,7 @@ impl Finding {
     }
 }
 
-/// Where /proc does not know this process by its number, nor any other: nothing can be looked at.
+/// /proc knows neither this process nor any other by its number: doctor can read nothing there.
 pub(super) fn strange_proc() -> Option<Finding> {
     let link = std::fs::read_link("/proc/self").ok()?;
     let is_ours = link.to_str()?.parse() == Ok(std::process::id());

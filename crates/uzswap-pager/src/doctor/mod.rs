@@ -39,10 +39,10 @@ pub enum State {
     Missing,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// The subject of the check.
     pub topic: &'static str,
     /// How good it is.
     pub state: State,

@@ -253,7 +253,7 @@ impl FaultServer {
     /// Stores the staged pages of a space for its child; in words why some could not be stored.
     fn store_staged(&mut self, space: &mut AddressSpace) -> Result<(), String> {
         let content = self.loader.scratch();
-        for staged in space.pages_aside() {
+        for staged in space.batch_pages() {
             space.read_staged(staged, content).map_err(|error| error.to_string())?;
             let slot = self.pager.store.store_any(content)?;
             match space.stored(staged, slot) {

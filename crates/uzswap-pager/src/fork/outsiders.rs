@@ -256,7 +256,7 @@ impl Pager {
         }
     }
 
-    /// The same, after a look at each program.
+    /// The same, after a query of each program.
     pub(crate) fn drop_changed_outsiders(&self) {
         self.drop_outsiders(|outsider| !outsider.is_there());
     }

@@ -1,4 +1,4 @@
-//! Threads that look at the programs: sampler, registrar, unmanaged processes.
+//! Threads that sample and scan the programs: sampler, registrar, unmanaged processes.
 
 mod memory_ids;
 pub(crate) mod process_tree;

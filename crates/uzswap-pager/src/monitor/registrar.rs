@@ -64,7 +64,7 @@ impl ScanQueue {
         }
     }
 
-    /// Nobody is looked at any more.
+    /// No process is scanned any more.
     pub(crate) fn end(&self) {
         self.state.lock().is_over = true;
         self.changed.notify_all();

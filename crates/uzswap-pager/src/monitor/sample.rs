@@ -76,7 +76,7 @@ impl Pass {
         self.sample.shares |= self.sample.outside_apart > 0;
     }
 
-    /// Adds a managed process, and looks after its forks.
+    /// Adds a managed process, and checks its forks.
     fn add(&mut self, shared: &SpaceHandle) {
         let size = process_size(shared);
         let lives = size.filter(|size| size.mapped > 0);
@@ -86,7 +86,7 @@ impl Pass {
         let Pass { sample, total, .. } = self;
         let mut space = lock(shared);
         self.managed.extend(space.process.pid());
-        space.look_after_forks();
+        space.check_forks();
         self.has_lost_helper |= space.process.has_lost_helper(size);
         let bytes = space.bytes_of(size);
         sample.managed_apart += bytes;

@@ -214,11 +214,11 @@ mod tests {
             let now = start + Duration::from_millis(ms);
             pressure.judge(now, Seen { used_bytes, ..FULL }) == Outlook::Thrashing
         };
-        // One look below the limit counts for the first three seconds alone.
+        // One sample below the limit counts for the first three seconds alone.
         let below_once = [(0, 800), (3_010, 801), (3_020, 801), (6_040, 801)];
         let seen = below_once.map(|(ms, used)| judge(&mut pressure, ms, used));
         assert_eq!(seen, [false, false, false, true]);
-        // And once it was said, it is looked for as long again.
+        // After a report, the next takes as long again.
         let seen = [6_050, 9_000, 9_060, 20_000].map(|ms| judge(&mut pressure, ms, 801));
         assert_eq!(seen, [false, false, true, false]);
         pressure.reset();

@@ -94,7 +94,7 @@ const WINDOW_MAX: u64 = 64;
 const SEEN_MIN: usize = 64;
 
 /// A window may take one part in so many of what its stream was given so far, whatever became of
-/// others: what it fills in vain is no more than that.
+/// others: it fills no more than that needlessly.
 const PROVEN_PART: u64 = 8;
 
 /// The streams of a process through memory that was never touched, the last one first. Zeros that
@@ -267,7 +267,7 @@ mod tests {
             streams.see(SEEN_MIN / 2, SEEN_MIN / 2);
         }
         assert_eq!(touch(&mut streams, records(5000)), (2000, 2000));
-        // Of a run, an eighth is filled in vain at most.
+        // Of a run, an eighth is filled needlessly at most.
         for length in [8, 20, 100, 500, 3000] {
             let (filled, faults) = touch(&mut streams, 1 << 30..(1 << 30) + length);
             assert!(filled as u64 <= length + length / PROVEN_PART, "{filled} of {length}");

@@ -19,7 +19,7 @@ const DENSE_ABOVE: u64 = 2;
 /// pages get three times as dense. Then the compressor would change for ever.
 const FAST_BELOW: u64 = 4;
 
-/// Slots that are looked at in a round: some ms of work at most.
+/// Slots that a round checks: some ms of work at most.
 const SLOTS_A_ROUND: u32 = 64;
 
 /// No slot has this number.

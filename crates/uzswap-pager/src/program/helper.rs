@@ -27,7 +27,7 @@ const _: () = assert!(BATCH_PAGES <= RUNS_MAX);
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// After so long it is looked whether the process was stopped, and does nothing before it goes on.
+/// The time after which the evictor asks whether the process was stopped: then it waits longer.
 const ANSWER_SOON: Duration = Duration::from_millis(2);
 
 /// From then on, the evictor goes on as if the helper had nothing to do. A busy machine makes some
@@ -177,7 +177,7 @@ impl Helper {
         self.ring();
     }
 
-    /// Has it look at the control memory.
+    /// Has it read the control memory.
     fn ring(&self) {
         self.control.bell.fetch_add(1, Ordering::Release);
         // The word is there, so nothing is refused.

@@ -264,7 +264,7 @@ mod tests {
 
     const PAGE: u64 = PAGE_SIZE as u64;
 
-    /// A process whose mappings do not change while it is looked at.
+    /// A process whose mappings do not change while they are read.
     struct Still(Child);
 
     impl Still {

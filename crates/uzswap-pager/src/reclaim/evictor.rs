@@ -420,7 +420,7 @@ impl Evictor {
                 }
                 self.pager.meter.moved(moved.pages);
                 self.offered.set(self.offered.get() + moved.offered);
-                if let Some(address) = moved.astray {
+                if let Some(address) = moved.replaced {
                     self.pager.end(
                         &lock(space),
                         &format!(

@@ -42,15 +42,15 @@ impl Used {
     }
 }
 
-/// Tells whether others had processors, from one look to the next.
+/// Samples whether other programs had processors since the last sample.
 #[derive(Debug, Default)]
 pub(crate) struct OtherLoad {
     before: Option<Used>,
 }
 
 impl OtherLoad {
-    /// Whether others had a part of a processor since the last look, by what is used now. `false`
-    /// at the first look, and `true` where the kernel does not say.
+    /// Whether others had a part of a processor since the last sample, by this one. `false` at the
+    /// first sample, and `true` where the kernel does not say.
     pub(crate) fn see(&mut self, now: Option<Used>) -> bool {
         let before = std::mem::replace(&mut self.before, now);
         match (before, now) {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::locks::{FAULT_TIMES, Lock};
 use uzswap::zswap::{LatencyBucket, LatencyCounts};
 
-/// Buckets for each power of two of nanoseconds, of those that are told: times are told to a
+/// Buckets for each power of two of nanoseconds in reports: times are reported to a
 /// sixteenth. The histogram has more of them.
 const PER_POWER_BITS: u32 = 4;
 

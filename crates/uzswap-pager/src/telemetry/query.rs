@@ -46,7 +46,7 @@ pub enum NoAnswer {
     /// No supervisor has this process number, or it belongs to another user.
     #[error("no run with PID {pid} for this user; 'uzswap top' lists them")]
     NoRun {
-        /// The number that was looked for.
+        /// The number in the query.
         pid: u32,
     },
     /// The run is there. Its supervisor had no processor time, or a signal stopped it.
@@ -60,7 +60,7 @@ pub enum NoAnswer {
     /// A run of an unknown number accepts no connection, and it may be this one.
     #[error("no run with PID {pid} answered, and a run accepts no connection: busy or stopped")]
     Full {
-        /// The number that was looked for.
+        /// The number in the query.
         pid: u32,
     },
 }

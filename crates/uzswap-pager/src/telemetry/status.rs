@@ -69,8 +69,8 @@ pub struct RunStatus {
     pub metrics: Option<String>,
     /// The limit.
     pub limit_bytes: u64,
-    /// What counts against it, when that was looked at last: resident and unmanaged memory, pool
-    /// and metadata. At most 50 ms old.
+    /// Usage of the last sample: resident and unmanaged memory, pool and metadata. At most 50 ms
+    /// old.
     pub used_bytes: u64,
     /// The most there was at once, as it was sampled.
     pub peak_bytes: u64,
@@ -90,7 +90,7 @@ pub struct RunStatus {
     pub counts: PagerCounts,
     /// Faults since the start.
     pub faults: FaultTimes,
-    /// How many of them took how long, told to a sixteenth.
+    /// How many of them took how long, to a sixteenth.
     pub fault_times: LatencyCounts,
     /// Processes with a helper.
     pub processes: Vec<ProcessStatus>,

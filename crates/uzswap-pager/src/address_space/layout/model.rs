@@ -123,17 +123,17 @@ impl Kernel for Machine {
 }
 
 #[derive(Debug, Clone)]
-enum Told {
+enum Event {
     Unmap(Range<usize>),
     Move(Range<usize>, usize),
     Remove(Range<usize>),
 }
 
-impl Told {
+impl Event {
     fn ranges(&self) -> [Range<usize>; 2] {
         match self {
-            Told::Unmap(range) | Told::Remove(range) => [range.clone(), 0..0],
-            Told::Move(from, to) => [from.clone(), *to..*to + from.len()],
+            Event::Unmap(range) | Event::Remove(range) => [range.clone(), 0..0],
+            Event::Move(from, to) => [from.clone(), *to..*to + from.len()],
         }
     }
 }
@@ -141,8 +141,8 @@ impl Told {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Runs,
-    /// It is about to tell something.
-    Tells,
+    /// It is about to report an event.
+    Reports,
     /// Its event is pending.
     Waits,
     WasRead,
@@ -153,24 +153,24 @@ enum State {
 #[derive(Debug)]
 struct Thread {
     regions: Vec<Range<usize>>,
-    untold: VecDeque<Told>,
+    pending: VecDeque<Event>,
     state: State,
     drops: Range<usize>,
 }
 
-/// A look at what is not registered, as [`crate::address_space::register`] has it.
+/// A scan for memory that is not registered, as [`crate::address_space::register`] has it.
 #[derive(Debug, Default)]
 enum Registrar {
     #[default]
     Waits,
-    Looked(Vec<Mapping>),
+    Scanned(Vec<Mapping>),
     Registers {
         parts: VecDeque<Range<u64>>,
         registered: Vec<Range<u64>>,
         is_settled: bool,
     },
     Registered(Vec<Range<u64>>),
-    LookedAgain(Vec<Range<u64>>, Vec<Mapping>),
+    ScannedAgain(Vec<Range<u64>>, Vec<Mapping>),
 }
 
 struct World {
@@ -179,7 +179,7 @@ struct World {
     machine: Machine,
     threads: Vec<Thread>,
     /// Pending events, the oldest first.
-    queue: Vec<(usize, Told)>,
+    queue: Vec<(usize, Event)>,
     /// Nothing is read.
     is_locked: bool,
     space: AddressSpace,
@@ -199,7 +199,7 @@ impl World {
     fn new(seed: u64) -> World {
         let thread = |_| Thread {
             regions: Vec::new(),
-            untold: VecDeque::new(),
+            pending: VecDeque::new(),
             state: State::Runs,
             drops: 0..0,
         };

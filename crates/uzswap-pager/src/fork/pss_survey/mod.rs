@@ -37,7 +37,7 @@ const REST_MAX: Duration = Duration::from_millis(160);
 /// to evict as much.
 const CORRECTED_PART: u64 = 64;
 
-/// How long a survey runs before it looks at the usage again.
+/// The time after which a survey samples the usage again.
 const AT_ONCE: Duration = Duration::from_millis(2);
 
 /// The part of a processor that surveys may take.

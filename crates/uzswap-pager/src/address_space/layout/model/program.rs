@@ -8,15 +8,15 @@ impl World {
         match state {
             State::Runs => {
                 self.change(thread);
-                let untold = self.threads[thread].untold.len();
-                self.machine.changing += untold;
-                if untold > 0 {
-                    self.threads[thread].state = State::Tells;
+                let pending = self.threads[thread].pending.len();
+                self.machine.changing += pending;
+                if pending > 0 {
+                    self.threads[thread].state = State::Reports;
                 }
             }
             // The thread may be preempted before.
-            State::Tells if self.one_in(3) => self.tell(thread),
-            State::Tells | State::Waits => {}
+            State::Reports if self.one_in(3) => self.report(thread),
+            State::Reports | State::Waits => {}
             State::WasRead => self.go_on(thread),
             State::Drops => {
                 let range = self.threads[thread].drops.clone();
@@ -27,23 +27,23 @@ impl World {
         }
     }
 
-    fn tell(&mut self, thread: usize) {
-        let told = self.threads[thread].untold[0].clone();
-        self.note(format!("{thread} tells {told:?}"));
-        self.queue.push((thread, told));
+    fn report(&mut self, thread: usize) {
+        let event = self.threads[thread].pending[0].clone();
+        self.note(format!("{thread} reports {event:?}"));
+        self.queue.push((thread, event));
         self.threads[thread].state = State::Waits;
     }
 
     fn go_on(&mut self, thread: usize) {
         self.machine.changing -= 1;
-        let told = self.threads[thread].untold.pop_front().expect("it was told");
-        self.threads[thread].state = match told {
-            Told::Remove(range) => {
+        let event = self.threads[thread].pending.pop_front().expect("it was reported");
+        self.threads[thread].state = match event {
+            Event::Remove(range) => {
                 self.threads[thread].drops = range;
                 State::Drops
             }
-            _ if self.threads[thread].untold.is_empty() => State::Runs,
-            _ => State::Tells,
+            _ if self.threads[thread].pending.is_empty() => State::Runs,
+            _ => State::Reports,
         };
     }
 
@@ -62,8 +62,8 @@ impl World {
     fn hole(&mut self, length: usize) -> Option<usize> {
         let is_free = |at: &usize| self.machine.is_free(&(*at..*at + length));
         // Unmapped memory whose event is pending, and memory just below, are the hard cases.
-        let untold = self.threads.iter().flat_map(|thread| &thread.untold);
-        let gone = untold.map(|told| told.ranges()[0].start);
+        let pending = self.threads.iter().flat_map(|thread| &thread.pending);
+        let gone = pending.map(|event| event.ranges()[0].start);
         let mut free: Vec<usize> = gone
             .flat_map(|at| [Some(at), at.checked_sub(length)])
             .flatten()
@@ -137,7 +137,7 @@ impl World {
 
     fn tell_unmap(&mut self, thread: usize, range: &Range<usize>) {
         if self.machine.has_registered(range) {
-            self.threads[thread].untold.push_back(Told::Unmap(range.clone()));
+            self.threads[thread].pending.push_back(Event::Unmap(range.clone()));
         }
         self.machine.unmap(range);
     }
@@ -190,7 +190,7 @@ impl World {
                 self.fill(from.clone(), page);
                 self.threads[thread].regions.push(to..to + from.len());
                 if page.is_registered {
-                    self.threads[thread].untold.push_back(Told::Move(from, to));
+                    self.threads[thread].pending.push_back(Event::Move(from, to));
                 }
             }
             kind => {
@@ -207,12 +207,12 @@ impl World {
                 let mut unmapped = VecDeque::new();
                 if page.is_registered {
                     let tail = from.start + kept..from.end;
-                    unmapped.extend((!tail.is_empty()).then_some(Told::Unmap(tail)));
-                    unmapped.push_back(Told::Unmap(from.start..from.start + kept));
-                    let told = Told::Move(from.start..from.start + kept, to);
-                    self.threads[thread].untold.push_back(told);
+                    unmapped.extend((!tail.is_empty()).then_some(Event::Unmap(tail)));
+                    unmapped.push_back(Event::Unmap(from.start..from.start + kept));
+                    let event = Event::Move(from.start..from.start + kept, to);
+                    self.threads[thread].pending.push_back(event);
                 }
-                self.threads[thread].untold.append(&mut unmapped);
+                self.threads[thread].pending.append(&mut unmapped);
                 self.move_pages(&from, to, length);
                 self.machine.unmap(&from);
                 self.threads[thread].regions.retain(|region| *region != from);
@@ -256,7 +256,7 @@ impl World {
         let Some((_, part)) = self.part(thread) else { return };
         self.note(format!("{thread} drops or will drop {part:?}"));
         match self.machine.has_registered(&part) {
-            true => self.threads[thread].untold.push_back(Told::Remove(part)),
+            true => self.threads[thread].pending.push_back(Event::Remove(part)),
             false => self.drop_pages(&part),
         }
     }

@@ -8,21 +8,21 @@ impl World {
             return;
         }
         self.note_moved();
-        let read: Vec<(usize, Told)> = std::mem::take(&mut self.queue);
-        for range in read.iter().flat_map(|(_, told)| told.ranges()) {
+        let read: Vec<(usize, Event)> = std::mem::take(&mut self.queue);
+        for range in read.iter().flat_map(|(_, event)| event.ranges()) {
             self.command.retain(|at| !range.contains(at));
         }
-        for (_, told) in &read {
-            let change = match told {
-                Told::Unmap(range) => Change::Unmapped(addresses(range)),
-                Told::Remove(range) => Change::Dropped(addresses(range)),
-                Told::Move(from, to) => Change::Moved(addresses(from), address(*to)),
+        for (_, event) in &read {
+            let change = match event {
+                Event::Unmap(range) => Change::Unmapped(addresses(range)),
+                Event::Remove(range) => Change::Dropped(addresses(range)),
+                Event::Move(from, to) => Change::Moved(addresses(from), address(*to)),
             };
             self.space.changed(change);
         }
         self.settle();
-        for (thread, told) in read {
-            self.note(format!("read {told:?} of {thread}"));
+        for (thread, event) in read {
+            self.note(format!("read {event:?} of {thread}"));
             self.threads[thread].state = State::WasRead;
         }
     }
@@ -128,9 +128,9 @@ impl World {
                 // The kernel is not asked for what is known.
                 mappings
                     .retain(|it| !space.registration.ranges().outside(it.range.clone()).is_empty());
-                Registrar::Looked(mappings)
+                Registrar::Scanned(mappings)
             }
-            Registrar::Looked(mappings) => {
+            Registrar::Scanned(mappings) => {
                 self.is_locked = true;
                 let is_settled = machine.changing == 0 && space.layout.is_settled();
                 if is_settled {
@@ -167,9 +167,9 @@ impl World {
                     registered.iter().any(|part| mapping.range.contains(&part.start))
                 };
                 let now = all(machine).into_iter().filter(is_at).collect();
-                Registrar::LookedAgain(registered, now)
+                Registrar::ScannedAgain(registered, now)
             }
-            Registrar::LookedAgain(registered, now) => {
+            Registrar::ScannedAgain(registered, now) => {
                 let changed = space.registration.scans().take_changed();
                 let there = registered.into_iter().filter(|part| !changed.has_some_of(part));
                 if machine.changing == 0 {
