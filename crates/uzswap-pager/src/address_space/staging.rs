@@ -301,6 +301,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::page_table::{Entry, HEAT_MAX, UNKNOWN};
 
     #[test]
     fn owners_are_a_map_that_takes_memory_for_batches_in_use() {
@@ -324,5 +325,19 @@ mod tests {
             assert_eq!(owners.take(staged), Some(owner));
         }
         assert_eq!(owners.bytes(), 0);
+    }
+
+    #[test]
+    fn a_page_that_returns_has_the_heat_of_its_fault_and_a_staging_hit_the_most() {
+        let mut space = AddressSpace::of_nothing();
+        let stale = Entry { heat: HEAT_MAX, ..UNKNOWN };
+        space.table.set(7, Entry { place: Place::Stored(1), ..stale });
+        space.table.set(8, Entry { place: Place::Staged(2), ..UNKNOWN });
+        space.staging.owners.set(2, 8);
+        space.returned(7, 0);
+        space.returned(8, 0);
+        assert_eq!(space.table.get(7), Entry { returned: true, ..UNKNOWN });
+        assert_eq!(space.table.get(8), Entry { returned: true, heat: HEAT_MAX, ..UNKNOWN });
+        assert_eq!(space.staging.owner(2), None);
     }
 }

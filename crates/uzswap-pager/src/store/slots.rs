@@ -24,6 +24,14 @@ struct Inner {
     whole: BTreeMap<u32, Box<Page>>,
 }
 
+impl Inner {
+    fn holders_of(&mut self, slot: u32) -> &mut u32 {
+        let holders = &mut self.holders[slot as usize];
+        assert!(*holders > 0, "slot {slot} is used after its last page was released");
+        holders
+    }
+}
+
 impl Slots {
     /// A slot for one page; `None` where there are no more numbers.
     pub(crate) fn take(&self) -> Option<u32> {
@@ -48,22 +56,36 @@ impl Slots {
     }
 
     /// One more page is this one.
+    ///
+    /// # Panics
+    ///
+    /// If the slot stands for no page.
     pub(crate) fn share(&self, slot: u32) {
-        self.0.lock().holders[slot as usize] += 1;
+        *self.0.lock().holders_of(slot) += 1;
     }
 
     /// A page is not this one any more. Whether it was the last: the caller must remove the key and
     /// then [`Slots::free`] the slot.
+    ///
+    /// # Panics
+    ///
+    /// If the slot stands for no page: the next page of this slot would be taken for another.
     pub(crate) fn release(&self, slot: u32) -> bool {
         let mut inner = self.0.lock();
-        let holders = &mut inner.holders[slot as usize];
+        let holders = inner.holders_of(slot);
         *holders -= 1;
         *holders == 0
     }
 
     /// The slot may stand for another page.
+    ///
+    /// # Panics
+    ///
+    /// If it stands for a page.
     pub(crate) fn free(&self, slot: u32) {
         let mut inner = self.0.lock();
+        let holders = inner.holders[slot as usize];
+        assert!(holders == 0, "slot {slot} is freed while {holders} pages name it");
         inner.free.push(slot);
         inner.whole.remove(&slot);
     }
@@ -152,6 +174,20 @@ mod tests {
         assert_eq!([0, 1, 4].map(|slot| slots.taken_since(slot)), [5, 0, 1]);
         assert_eq!((slots.count(), slots.used()), (5, 5));
         assert!(slots.bytes() >= 5 * 2 * size_of::<u32>());
+    }
+
+    #[test]
+    fn a_slot_without_pages_is_neither_shared_nor_released_and_one_with_pages_is_not_freed() {
+        let slots = Slots::default();
+        let slot = slots.take().unwrap();
+        let panics = |use_slot: &dyn Fn(&Slots)| {
+            let use_it = std::panic::AssertUnwindSafe(|| use_slot(&slots));
+            std::panic::catch_unwind(use_it).is_err()
+        };
+        assert!(panics(&|slots| slots.free(slot)));
+        assert!(slots.release(slot));
+        assert!(panics(&|slots| assert!(!slots.release(slot))));
+        assert!(panics(&|slots| slots.share(slot)));
     }
 
     #[test]
