@@ -34,6 +34,7 @@ fn main() -> ExitCode {
     add("its_memory_as_a_file", gcc.clone(), memory_as_file);
     let musl = gcc.clone().or_else(|| cannot_compile("musl-gcc", &[]));
     add("musl_starts_glibc_and_the_reverse", musl, both_libraries);
+    add("a_program_is_managed_before_its_main", missing.clone(), managed_at_once);
     add("limits_of_memory", missing.clone(), limits_of_memory);
     add("limits_of_the_stack", missing.clone(), limits_of_the_stack);
     add("a_fork_and_semaphore_adjustments", gcc.or_else(no_kcmp), adjustments);
@@ -59,6 +60,16 @@ fn no_run() -> Option<String> {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Each of 60 short programs finds the memory of its own helper among its mappings, with the
+/// processors busy.
+fn managed_at_once() {
+    let script = "p=; for i in 0 1 2 3; do (while :; do :; done) & p=\"$p $!\"; done; i=0
+                  while [ $i -lt 60 ]; do grep -c uzswap-control /proc/self/maps; i=$((i+1)); done
+                  kill $p";
+    let stdout = "1\n".repeat(60);
+    expect(&mut run_in("64M", &[], "sh", &["-c", script]), 0, &stdout, &[]);
 }
 
 /// A program of tests/programs, compiled.

@@ -88,6 +88,10 @@ const O_CLOEXEC_NONBLOCK: usize = 0o2_000_000 | 0o4_000;
 const PAUSES_MAX: u32 = 1000;
 const YIELDS: u32 = 4;
 
+/// How long a program waits at its start until the supervisor knows its helper. It could fill its
+/// limit before, unmanaged. A supervisor that is stopped holds up no program for longer.
+const MEET_SECONDS: u64 = 1;
+
 /// How long the helper waits for a command, in microseconds, until it looks whether the supervisor
 /// is there still: a file tells of that no sooner.
 const LOOK_AGAIN_US: u64 = 1_000_000;
@@ -143,6 +147,7 @@ pub(crate) fn start(hello: u32, door: Option<u32>) {
         socket: AtomicU32::new(0),
         has_started: AtomicU32::new(0),
         has_no_rights: AtomicU32::new(0),
+        is_met: AtomicU32::new(0),
     };
     // SAFETY: memory that was mapped just now, for this.
     unsafe { first.write(start) };
@@ -162,6 +167,22 @@ pub(crate) fn start(hello: u32, door: Option<u32>) {
         return;
     }
     wait_for_rights(start);
+    if hello == kind::HELLO_EXEC {
+        wait_for(&start.is_met, Some(MEET_SECONDS));
+    }
+}
+
+/// Waits until a word of [`Start`] is 1, for so many seconds at most, if any.
+fn wait_for(word: &AtomicU32, seconds: Option<u64>) {
+    let most = seconds.map(|seconds| [seconds, 0]);
+    let most = most.as_ref().map_or(0, |most| most.as_ptr().addr());
+    let at = ptr::from_ref(word).addr();
+    while word.load(Ordering::Acquire) == 0 {
+        let waited = ask(call::FUTEX, [at, FUTEX_WAIT_PRIVATE, 0, most, 0, 0]);
+        if waited == Err(ETIMEDOUT) {
+            break;
+        }
+    }
 }
 
 /// The program goes on once no thread of it, and no helper, has rights that it may give up.
@@ -169,10 +190,7 @@ fn wait_for_rights(start: &Start) {
     if !users().contains(&0) && !has_capabilities() {
         return;
     }
-    while start.has_no_rights.load(Ordering::Acquire) == 0 {
-        let at = ptr::from_ref(&start.has_no_rights).addr();
-        let _ = ask(call::FUTEX, [at, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0]);
-    }
+    wait_for(&start.has_no_rights, None);
 }
 
 /// Starts the helper as a process; `false` where it has to be a thread:
@@ -323,14 +341,21 @@ struct Start {
     has_started: AtomicU32,
     /// 1 once the helper has given up its rights, or ends: a futex.
     has_no_rights: AtomicU32,
+    /// 1 once the supervisor knows the helper, or will not: a futex.
+    is_met: AtomicU32,
+}
+
+/// Sets a word of [`Start`] to 1.
+fn set(word: &AtomicU32) {
+    word.store(1, Ordering::Release);
+    let at = ptr::from_ref(word).addr();
+    let _ = ask(call::FUTEX, [at, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0]);
 }
 
 impl Start {
     /// The program goes on: the helper has given up its rights, or there is none.
     fn let_go_on(&self) {
-        self.has_no_rights.store(1, Ordering::Release);
-        let at = ptr::from_ref(&self.has_no_rights).addr();
-        let _ = ask(call::FUTEX, [at, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0]);
+        set(&self.has_no_rights);
     }
 
     fn tied(&self) -> Tied {
@@ -400,13 +425,15 @@ extern "C" fn main(stack: usize) -> ! {
     };
     give_up_rights();
     start.let_go_on();
-    let failed = match come {
-        Ok(come) => match Helper::meet(hello, stack, &come, tied) {
-            Ok(helper) => helper.work(),
-            Err(failed) => failed,
-        },
-        Err(errno) if is_deserted(hello, errno) => Failed::Lost,
-        Err(_) => Failed::Refused,
+    let met = match come {
+        Ok(come) => Helper::meet(hello, stack, &come, tied),
+        Err(errno) if is_deserted(hello, errno) => Err(Failed::Lost),
+        Err(_) => Err(Failed::Refused),
+    };
+    set(&start.is_met);
+    let failed = match met {
+        Ok(helper) => helper.work(),
+        Err(failed) => failed,
     };
     if failed == Failed::Lost
         && let Err(errno) = look_for_supervisor(tied)
