@@ -7,3 +7,4 @@ pub(crate) mod readahead;
 pub(crate) mod recompress;
 pub(crate) mod refaults;
 pub(crate) mod thrashing;
+pub(crate) mod throttle;
