@@ -1,6 +1,5 @@
 //! Decisions: values in, values out. No system call, no lock.
 
-pub(crate) mod batch;
 pub(crate) mod clock;
 pub(crate) mod oom;
 pub(crate) mod readahead;
@@ -8,3 +7,4 @@ pub(crate) mod recompress;
 pub(crate) mod refaults;
 pub(crate) mod thrashing;
 pub(crate) mod throttle;
+pub(crate) mod victim;
