@@ -114,14 +114,6 @@ impl Pager {
         self.account.headroom_bytes(self.store.usage().used)
     }
 
-    /// Whether a fault waits longer than the evictor needs for two rounds: pages leave, or a
-    /// program will be ended.
-    pub(crate) fn will_have_headroom(&self) -> bool {
-        let now = Instant::now();
-        self.progress.is_freeing(now) && self.account.pages_to_limit() == 0
-            || self.progress.is_full(now) && self.account.is_exhausted()
-    }
-
     /// Frees slots that were released.
     pub(crate) fn free_released(&self) {
         if let Some((pages, time)) = self.store.free_released() {

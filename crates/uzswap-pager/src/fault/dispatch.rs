@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::fork_event::{self, EndedMember};
-use super::page_fault::{Access, Fault, Requester, Resolution, Touch};
+use super::page_fault::{Access, Fault, Resolution, Touch};
 use super::worker_state::WorkerState;
 use super::{FaultServer, PAGE};
 use crate::address_space::{AddressSpace, Change};
@@ -202,10 +202,9 @@ impl FaultServer {
                 guard = worker.affinity.follow(known, space.process.pid(), space.process.thread());
             }
             let is_helper = known.is_some() && known == space.process.thread();
-            let by = if is_helper { Requester::Helper } else { Requester::Program };
             let round = self.pager.progress.rounds();
-            let fault = Fault::new(id, touch, since, round);
-            let served = self.serve(space, &fault, by);
+            let mut fault = Fault::new(id, touch, since, round);
+            let served = self.serve(space, &mut fault, is_helper, since);
             if served == Resolution::NoRoom {
                 self.pager.progress.set_awaited(true);
                 self.pager.wakers.evictor.wake();

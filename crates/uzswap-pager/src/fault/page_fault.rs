@@ -3,33 +3,20 @@
 use std::fmt::Display;
 use std::io;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::page_loader::RESTORED_MAX;
 use super::{FaultServer, PAGE};
 use crate::address_space::AddressSpace;
-use crate::lock;
 use crate::page_table::Place;
+use crate::policy::throttle::{Attempt, Decision};
 use crate::range_set::count;
+use crate::{Pager, lock};
 use uzswap::page::Page;
 use uzswap_sys::userfaultfd::Stopped;
 
 /// Pages of zeros for one fault at most.
 pub(super) const FRESH_MAX: usize = 64;
-
-/// Pages that may be made a process's own at once, where there is no room: fewer than leave.
-const UNASKED_MAX: usize = 8;
-
-/// Rounds of the evictor that a fault waits for room: the second has begun after it. More would not
-/// help.
-const ROOM_ROUNDS: u64 = 2;
-
-/// How long it waits at most: the evictor may be waiting for a helper, and that for a page itself.
-const ROOM_WAIT: Duration = Duration::from_millis(20);
-
-/// How long it waits at most where pages leave all the time, or a process is about to be ended. A
-/// helper that says so and frees nothing holds nobody up for longer.
-const WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// The kind of access for which a thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,16 +36,6 @@ impl Access {
             (false, false) => Access::Read,
         }
     }
-}
-
-/// Who waits for a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Requester {
-    Program,
-    /// A thread of the program that has waited for room long enough.
-    Waiting,
-    /// The evictor waits for the helper: that must not wait for the evictor.
-    Helper,
 }
 
 /// A fault as the kernel reports it.
@@ -84,10 +61,12 @@ pub(super) struct Fault {
     since: Instant,
     /// The evictor's round at that time.
     round: u64,
-    /// The first try found no headroom.
+    /// A try found no headroom.
     found_no_room: bool,
-    /// And none in the time that it takes as a rule.
-    waits_on: bool,
+    /// It has waited longer than usual.
+    waits_longer: bool,
+    /// By the last decision it is served over the limit.
+    is_over_limit: bool,
     /// Pages to restore, where its page is being read.
     window: Option<Range<u64>>,
 }
@@ -95,21 +74,14 @@ pub(super) struct Fault {
 impl Fault {
     /// A fault of a space, in a round of the evictor.
     pub(super) fn new(space: u32, touch: Touch, since: Instant, round: u64) -> Fault {
-        let (found_no_room, waits_on, window) = (false, false, None);
-        Fault { space, touch, since, round, found_no_room, waits_on, window }
+        let (found_no_room, waits_longer, is_over_limit, window) = (false, false, false, None);
+        Fault { space, touch, since, round, found_no_room, waits_longer, is_over_limit, window }
     }
 
     /// Whether the same thread touches the same page in the same way.
     pub(super) fn is(&self, space: u32, touch: &Touch) -> bool {
         let what = |space, touch: &Touch| (space, touch.thread, touch.page(), touch.access);
         what(self.space, &self.touch) == what(space, touch)
-    }
-
-    /// Whether it may wait on for headroom, after so many rounds of the evictor and so much time.
-    fn may_wait(&self, rounds: u64, waited: Duration) -> bool {
-        // A shared page that the evictor frees in a round may still be another process's.
-        let may_help = self.touch.access == Access::FirstWrite || rounds < ROOM_ROUNDS;
-        may_help && waited <= ROOM_WAIT
     }
 
     fn page(&self) -> u64 {
@@ -131,22 +103,12 @@ impl FaultServer {
     pub(super) fn serve_waiting(&mut self) {
         for mut fault in std::mem::take(&mut self.waiting) {
             let Some(shared) = self.spaces.get(fault.space).cloned() else { continue };
-            let rounds = self.pager.progress.rounds() - fault.round;
             let mut space = lock(&shared);
-            let waited = fault.since.elapsed();
-            let may_wait = fault.may_wait(rounds, waited);
-            // A child whose helper is on its way has none that could give pages up.
-            let may_wait_on = space.process.thread().is_some() && waited <= WAIT_MAX;
-            let waits_on = !may_wait && may_wait_on && self.pager.will_have_headroom();
-            fault.waits_on |= waits_on;
-            let by = if may_wait || waits_on { Requester::Program } else { Requester::Waiting };
-            let is_over_limit = fault.waits_on
-                || by == Requester::Waiting && self.pager.account.headroom_pages() == 0;
-            let served = self.serve(&mut space, &fault, by);
+            // A helper's fault waits for a read from the file alone. After the read it counts as a
+            // program's.
+            let is_helper = false;
+            let served = self.serve(&mut space, &mut fault, is_helper, Instant::now());
             drop(space);
-            if served == Resolution::Done && (fault.found_no_room || is_over_limit) {
-                self.pager.meter.waited_for_room(is_over_limit);
-            }
             self.note(fault, served);
         }
         self.pager.progress.set_awaited(!self.waiting.is_empty());
@@ -155,7 +117,13 @@ impl FaultServer {
     /// A fault was served, or waits.
     pub(super) fn note(&mut self, fault: Fault, served: Resolution) {
         match served {
-            Resolution::Done => self.pager.meter.fault(fault.since.elapsed()),
+            Resolution::Done => {
+                let is_over_limit = fault.waits_longer || fault.is_over_limit;
+                if fault.found_no_room || is_over_limit {
+                    self.pager.meter.waited_for_room(is_over_limit);
+                }
+                self.pager.meter.fault(fault.since.elapsed());
+            }
             Resolution::NoRoom => self.waiting.push(Fault { found_no_room: true, ..fault }),
             Resolution::Later(window) => {
                 self.waiting.push(Fault { window: Some(window), ..fault });
@@ -163,35 +131,63 @@ impl FaultServer {
         }
     }
 
-    /// Gives a program the page that it waits for, and those that it will want next.
+    /// The values that decide whether a fault is served now.
+    fn attempt(
+        &self,
+        space: &AddressSpace,
+        fault: &Fault,
+        is_helper: bool,
+        now: Instant,
+    ) -> Attempt {
+        let Pager { account, progress, .. } = &*self.pager;
+        let is_first_write = fault.touch.access == Access::FirstWrite;
+        Attempt {
+            waited: now - fault.since,
+            rounds: progress.rounds() - fault.round,
+            is_helper,
+            is_first_write,
+            is_about_to_fork: is_first_write && space.is_about_to_fork(),
+            has_helper: space.process.thread().is_some(),
+            headroom_pages: account.headroom_pages(),
+            pages_to_limit: account.pages_to_limit(),
+            is_exhausted: account.is_exhausted(),
+            is_freeing: progress.is_freeing(now),
+            is_full: progress.is_full(now),
+        }
+    }
+
+    /// Gives a program the page that it waits for, and those that it will want next, unless the
+    /// fault must wait.
     pub(super) fn serve(
         &mut self,
         space: &mut AddressSpace,
-        fault: &Fault,
-        by: Requester,
+        fault: &mut Fault,
+        is_helper: bool,
+        now: Instant,
     ) -> Resolution {
+        let attempt = self.attempt(space, fault, is_helper, now);
+        let decision = attempt.decide();
+        fault.waits_longer |= decision == Decision::WaitLonger;
+        fault.is_over_limit = decision == Decision::ServeOverLimit;
         if !space.settle() {
             let errno = libc::EAGAIN;
             self.not_filled(space, fault, Stopped { errno, done: 0 });
             return Resolution::Done;
         }
-        let (page, access) = (fault.page(), fault.touch.access);
-        let place = space.table.get(page).place;
-        // Nothing leaves that is about to fork, and it has all that is protected already.
-        let may_wait = access != Access::FirstWrite || !space.is_about_to_fork();
-        let room = self.pager.account.headroom_pages();
-        if by == Requester::Program && may_wait && room == 0 {
+        if matches!(decision, Decision::Wait | Decision::WaitLonger) {
             return Resolution::NoRoom;
         }
-        if access == Access::FirstWrite {
-            let freed = space.let_write(page, room.clamp(UNASKED_MAX, FRESH_MAX));
+        let page = fault.page();
+        let place = space.table.get(page).place;
+        if fault.touch.access == Access::FirstWrite {
+            let freed = space.let_write(page, attempt.pages_to_unprotect());
             self.wake_later(space, freed.start..freed.end.max(page + 1));
             self.pager.charge(count(&freed), 0);
         } else if place != Place::Program {
             if let Some(window) = self.serve_kept(space, fault) {
                 return Resolution::Later(window);
             }
-        } else if by != Requester::Helper && space.not_commanded(page, page..page + 1).is_empty() {
+        } else if !is_helper && space.not_commanded(page, page..page + 1).is_empty() {
             // The page returned since the fault, and a command evicts it again: it is not fresh,
             // and the thread must fault again. A helper that waits for a page has moved nothing
             // yet.
@@ -404,20 +400,6 @@ mod tests {
 
     fn touch(thread: u32, address: u64, access: Access) -> Touch {
         Touch { thread, address, access }
-    }
-
-    #[test]
-    fn a_fault_waits_for_two_rounds_and_20_ms() {
-        let ms = Duration::from_millis;
-        let fault = |access| Fault::new(1, touch(1, 0, access), Instant::now(), 5);
-        for access in [Access::Read, Access::Write] {
-            let fault = fault(access);
-            assert!(fault.may_wait(0, ms(0)) && fault.may_wait(1, ms(20)));
-            assert!(!fault.may_wait(2, ms(0)) && !fault.may_wait(1, ms(21)));
-        }
-        // The pages that a round frees may be another process's still.
-        let first_write = fault(Access::FirstWrite);
-        assert!(first_write.may_wait(1000, ms(20)) && !first_write.may_wait(0, ms(21)));
     }
 
     #[test]

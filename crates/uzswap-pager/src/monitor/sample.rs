@@ -6,7 +6,7 @@ use crate::account::sample::Sample;
 use crate::address_space::{count_copies, process_size};
 use crate::fork::pss_survey::UsageTotal;
 use crate::monitor::registrar::Due;
-use crate::policy::batch::batch_bytes;
+use crate::policy::victim::Batches;
 use crate::{PAGE_SIZE, Pager, SpaceHandle, lock};
 
 /// One pass over all programs.
@@ -96,7 +96,7 @@ impl Pass {
         }
         sample.tables += space.bytes() as u64;
         sample.shares |= space.charge.group().is_some();
-        sample.largest_batch = sample.largest_batch.max(batch_bytes(bytes));
+        sample.largest_batch = sample.largest_batch.max(Batches::of(bytes).bytes());
         space.have_forks_reported(bytes, self.headroom_for_copies);
         if let Some(size) = lives {
             sample.unobserved += space.charge.take_unobserved_growth(size);

@@ -19,8 +19,8 @@ use crate::address_space::{AddressSpace, Moved, Way, leave_words_of_threads};
 use crate::fork::outsiders::without_pages_of;
 use crate::fork_group::ForkGroup;
 use crate::locks::{Lock, PATIENCE};
-use crate::policy::batch::{PAGES_MIN, batches};
 use crate::policy::oom::{OomDetector, Outlook, Seen};
+use crate::policy::victim::{self, Batches, Candidate};
 use crate::program::helper::{Heard, Helper, Patience};
 use crate::reclaim::batch_store::{BatchStore, relatives};
 use crate::reclaim::evictable::Evictable;
@@ -28,21 +28,6 @@ use crate::reclaim::idle_rounds::{IdleRounds, Step};
 use crate::{Pager, SpaceHandle, lock};
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::death_guard::{DeathGuard, MappedFile};
-
-/// A process of so many bytes or fewer keeps its pages while a larger one cannot give any: it may
-/// be the debugger that the larger one waits for.
-const KEPT_MAX: u64 = 1 << 20;
-
-/// Pages of groups of so many members are evicted without a survey.
-const FEW: u32 = 2;
-
-/// Pages of larger groups are evicted in one of so many rounds at most. On its way out each of them
-/// takes a copy for each process, and each process restores it alone. Exclusive pages are cheaper,
-/// but they may be the ones in use.
-const MANY_TURN_MIN: u32 = 4;
-
-/// Rounds without a search for exclusive pages after one that found none: it walks all pages.
-const ALONE_PAUSE: u64 = 32;
 
 /// How long the evictor waits to be woken.
 const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -67,8 +52,8 @@ pub(crate) struct Evictor {
     pressure: OomDetector,
     evictable: Evictable,
     patience: Lock<Patience, PATIENCE>,
-    /// The first round in which it may be what one of many has alone that leaves.
-    alone_from: u64,
+    /// The last round that found no exclusive pages.
+    found_no_exclusive: Option<u64>,
 }
 
 impl Evictor {
@@ -83,7 +68,7 @@ impl Evictor {
             pressure: OomDetector::default(),
             evictable: Evictable::new(Instant::now()),
             patience: Lock::new(Patience::new(Instant::now())),
-            alone_from: 0,
+            found_no_exclusive: None,
         }
     }
 
@@ -208,48 +193,43 @@ impl Evictor {
 
     /// Frees some memory; pages that left it.
     fn evict(&mut self) -> usize {
-        let mut most = 1;
-        let mut spaces: Vec<(u64, u64, SpaceHandle)> = Vec::new();
+        let mut spaces: Vec<(Candidate, SpaceHandle)> = Vec::new();
         for shared in self.pager.spaces() {
             let space = lock(&shared);
-            let bytes = space.seen_bytes();
-            let discounted = space.faults.discount(bytes);
-            most = most.max(space.charge.members());
+            let (resident_bytes, members) = (space.seen_bytes(), space.charge.members());
+            let discounted_bytes = space.faults.discount(resident_bytes);
             drop(space);
-            spaces.push((discounted, bytes, shared));
+            spaces.push((Candidate { resident_bytes, discounted_bytes, members }, shared));
         }
-        spaces.sort_by_key(|(discounted, ..)| std::cmp::Reverse(*discounted));
+        victim::sort(&mut spaces);
+        let members_max = spaces.iter().map(|(candidate, _)| candidate.members).max().unwrap_or(1);
         let round = self.pager.progress.rounds() + 1; // this one
-        let is_turn_of_many = round.is_multiple_of(most.max(MANY_TURN_MIN).into());
-        if most > FEW && !is_turn_of_many && round >= self.alone_from {
+        if victim::spares_shared(round, members_max, self.found_no_exclusive) {
             let freed = self.evict_from_some_of(&spaces, true);
             if freed > 0 {
                 return freed;
             }
-            self.alone_from = round + ALONE_PAUSE;
+            self.found_no_exclusive = Some(round);
         }
         self.evict_from_some_of(&spaces, false)
     }
 
-    /// Evicts pages of some spaces (discounted size, resident bytes, space) until the goal is
-    /// reached; returns how many. Where it `spares_common`, it leaves pages that many processes
-    /// share. Each of a hundred small processes gives a few pages, so a sample of all after each
-    /// would take longer than the eviction.
+    /// Evicts pages of some spaces until the goal is reached; returns how many. If it
+    /// `spares_shared`, it leaves widely shared pages.
     fn evict_from_some_of(
         &mut self,
-        spaces: &[(u64, u64, SpaceHandle)],
-        spares_common: bool,
+        spaces: &[(Candidate, SpaceHandle)],
+        spares_shared: bool,
     ) -> usize {
-        let excess = self.pager.account.excess_bytes();
-        let wanted = ((excess / PAGE_SIZE as u64) as usize).clamp(1, PAGES_MIN);
+        let wanted = victim::pages_wanted(self.pager.account.excess_bytes());
         let mut is_any_late = false;
         let mut freed = 0;
-        for (_, resident, space) in spaces {
-            if is_any_late && *resident <= KEPT_MAX {
-                continue; // it may be whom that waits for: a debugger
+        for (candidate, space) in spaces {
+            if candidate.keeps_pages(is_any_late) {
+                continue;
             }
-            let alone = spares_common && lock(space).charge.members() > FEW;
-            match self.evict_from(space, *resident, alone) {
+            let alone = spares_shared && candidate.shares_widely();
+            match self.evict_from(space, candidate.resident_bytes, alone) {
                 Ok(pages) => freed += pages,
                 Err(error) => is_any_late |= error.kind() == io::ErrorKind::WouldBlock,
             }
@@ -266,7 +246,7 @@ impl Evictor {
     /// Stages pages of a space with so many resident bytes, and stores the oldest batch, until some
     /// memory is free; with `alone`, exclusive pages only.
     fn evict_from(&mut self, space: &SpaceHandle, resident: u64, alone: bool) -> io::Result<usize> {
-        let (leave, batches_staged) = batches(resident);
+        let batches = Batches::of(resident);
         let lazily_freed = self.drop_lazily_freed(space)?;
         if lazily_freed > 0 {
             return Ok(lazily_freed);
@@ -274,15 +254,13 @@ impl Evictor {
         loop {
             self.helper(space)?; // it may end at any time
             lock(space).unevictable.try_pinned_again(Instant::now());
-            // A round may have filled two batches, and empties one.
-            let is_ahead = lock(space).filled_batches() > batches_staged;
-            let most = if is_ahead { 0 } else { leave };
+            let most = batches.pages_to_stage(lock(space).filled_batches());
             if most > 0 {
                 leave_words_of_threads(space);
             }
             let (mut moved, mut freed) =
                 self.carry_out(space, |space| space.give_move(most, alone))?;
-            if !alone && !self.may_leave_many(space) {
+            if !alone && !self.may_evict_shared(space) {
                 moved.shared.clear();
             }
             moved.shared = self.worth_evicting(space, moved.shared);
@@ -308,7 +286,7 @@ impl Evictor {
                 let space = lock(space);
                 (space.filled_batches(), space.has_empty_batch())
             };
-            if filled >= batches_staged || (filled > 0 && !(moved_any && has_empty)) {
+            if batches.is_oldest_due(filled, moved_any, has_empty) {
                 self.batches.store_batch(space, AddressSpace::take_oldest_batch)?;
             }
             let is_at_end = !moved_any && !lock(space).has_drained_batch();
@@ -344,7 +322,7 @@ impl Evictor {
         let (mut count, mut freed) = (0, 0);
         for way in Way::ALL {
             let is_of_all = way == Way::RemapShared;
-            if refused.is_empty() || is_of_all && (alone || !self.may_leave_many(space)) {
+            if refused.is_empty() || is_of_all && (alone || !self.may_evict_shared(space)) {
                 break;
             }
             let before = if is_of_all { refused.clone() } else { Vec::new() };
@@ -365,14 +343,12 @@ impl Evictor {
         Ok((count, freed))
     }
 
-    /// Whether shared pages of a space may be evicted. Each process restores such a page for
-    /// itself, so a survey must show that usage is above the goal: a growing group seems to take
-    /// more than it does.
-    fn may_leave_many(&self, space: &SpaceHandle) -> bool {
-        let is_known = |group: &ForkGroup| group.members() <= FEW || group.is_counted();
-        lock(space).charge.group().is_none_or(is_known)
-            || self.pager.account.is_surely_over()
-            || self.idle.are_many()
+    /// Whether shared pages of a space may be evicted.
+    fn may_evict_shared(&self, space: &SpaceHandle) -> bool {
+        let space = lock(space);
+        let is_surveyed = space.charge.group().is_some_and(ForkGroup::is_counted);
+        let (is_over, any) = (self.pager.account.is_surely_over(), self.idle.are_many());
+        victim::may_evict_shared(space.charge.members(), is_surveyed, is_over, any)
     }
 
     /// The pages of some runs that no outsider has: what such a process has stays in any case.
