@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::AddressSpace;
-use crate::page_table::{Entry, UNKNOWN};
+use crate::page_table::{Entry, Place, UNKNOWN};
 use crate::policy::readahead::{FreshStreams, Streams};
 use crate::policy::refaults::Refaults;
 use crate::sched::source_mix::{SourceMix, Sources};
@@ -50,14 +50,9 @@ impl FaultHistory {
         self.refaults.discount(bytes)
     }
 
-    /// Pages to restore for a fault of `page`, at most `most`.
-    pub(crate) fn window_of_evicted(&mut self, page: u64, most: usize) -> Range<u64> {
-        self.evicted.window(page, most)
-    }
-
     /// Pages to make writable for a write to `page`, at most `most`.
     pub(super) fn window_of_writes(&mut self, page: u64, most: usize) -> Range<u64> {
-        self.writes.window(page, most)
+        self.writes.window(page, most, |_| true)
     }
 
     /// Notes how many pages left that were filled ahead of a touch: touched, and as they were.
@@ -82,6 +77,14 @@ impl FaultHistory {
 }
 
 impl AddressSpace {
+    /// Pages to restore for a fault of the evicted `page`, at most `most`. A stream passes pages
+    /// that are in the program: one that leaves evicted pages behind does not need them.
+    pub(crate) fn evicted_window(&mut self, page: u64, most: usize) -> Range<u64> {
+        let AddressSpace { faults, table, .. } = self;
+        let is_there = |page| table.get(page).place == Place::Program;
+        faults.evicted.window(page, most, |mut pages| pages.all(is_there))
+    }
+
     /// Pages to fill for a fault of the fresh `page`, at most `most`; no command moves them.
     pub(crate) fn fresh_window(&mut self, page: u64, most: usize) -> Range<u64> {
         let AddressSpace { faults, table, .. } = self;

@@ -238,7 +238,7 @@ impl FaultServer {
         let page = fault.page();
         let window = fault.window.clone().unwrap_or_else(|| {
             let most = self.pager.account.pages_to_limit().clamp(1, RESTORED_MAX);
-            space.faults.window_of_evicted(page, most)
+            space.evicted_window(page, most)
         });
         let wanted = run_around(space, page, window.clone(), |place| place != Place::Program);
         let Some(wanted) = space.evicted_around(page, wanted) else {

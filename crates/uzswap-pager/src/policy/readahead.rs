@@ -20,11 +20,13 @@ struct Stream {
 }
 
 impl Stream {
-    /// Whether a fault is its next; in which direction, where it is.
-    fn goes_on(self, page: u64) -> Option<bool> {
-        let is_near = |distance: u64| distance > 0 && distance < self.window as u64 + REACH;
-        let up = is_near(page.saturating_sub(self.last));
-        let down = is_near(self.last.saturating_sub(page));
+    /// Whether a fault is its next, past pages that `are_passed`; in which direction, where it is.
+    fn goes_on(self, page: u64, are_passed: impl Fn(Range<u64>) -> bool) -> Option<bool> {
+        let window = self.window as u64;
+        let is_near = |distance: u64| distance > 0 && distance < window + REACH;
+        let up = is_near(page.saturating_sub(self.last)) && are_passed(self.last + window..page);
+        let down = is_near(self.last.saturating_sub(page))
+            && are_passed(page + 1..(self.last + 1).saturating_sub(window));
         match (up, down) {
             (true, _) if self.window == 1 || !self.goes_down => Some(false),
             (_, true) if self.window == 1 || self.goes_down => Some(true),
@@ -39,9 +41,16 @@ pub(crate) struct Streams([Stream; STREAMS]);
 
 impl Streams {
     /// Pages to fill for a fault of `page`, which is the first or the last of them, at most `most`:
-    /// one, and twice as many for each fault of its stream.
-    pub(crate) fn window(&mut self, page: u64, most: usize) -> Range<u64> {
-        let mut streams = self.0.iter().map(|stream| stream.goes_on(page)).enumerate();
+    /// one, and twice as many for each fault of its stream. The faults of a stream may pass a few
+    /// pages if those `are_passed`.
+    pub(crate) fn window(
+        &mut self,
+        page: u64,
+        most: usize,
+        are_passed: impl Fn(Range<u64>) -> bool,
+    ) -> Range<u64> {
+        let goes_on = |stream: &Stream| stream.goes_on(page, &are_passed);
+        let mut streams = self.0.iter().map(goes_on).enumerate();
         let known = streams.find_map(|(at, goes_on)| Some((at, goes_on?)));
         let (at, goes_down, window) = match known {
             Some((at, goes_down)) => (at, goes_down, (self.0[at].window * 2).clamp(1, most)),
@@ -181,17 +190,17 @@ mod tests {
         let mut page = 1000;
         let mut windows = Vec::new();
         for _ in 0..6 {
-            let window = streams.window(page, 16);
+            let window = streams.window(page, 16, |_| true);
             assert_eq!(window.start, page);
             page = window.end;
             windows.push(count(&window));
         }
         assert_eq!(windows, [1, 2, 4, 8, 16, 16]);
         // Some were there already.
-        assert_eq!(count(&streams.window(page + 5, 16)), 16);
+        assert_eq!(count(&streams.window(page + 5, 16, |_| true)), 16);
         // A fault within what was given: the run was shorter.
-        assert_eq!(count(&streams.window(page + 12, 16)), 16);
-        assert_eq!(count(&streams.window(page + 9, 16)), 1);
+        assert_eq!(count(&streams.window(page + 12, 16, |_| true)), 16);
+        assert_eq!(count(&streams.window(page + 9, 16, |_| true)), 1);
     }
 
     #[test]
@@ -200,27 +209,46 @@ mod tests {
         let mut page = 1000;
         let mut windows = Vec::new();
         for _ in 0..6 {
-            let window = streams.window(page, 16);
+            let window = streams.window(page, 16, |_| true);
             assert_eq!(window.end, page + 1);
             page = window.start - 1;
             windows.push(count(&window));
         }
         assert_eq!(windows, [1, 2, 4, 8, 16, 16]);
-        assert_eq!(count(&streams.window(page - 5, 16)), 16);
+        assert_eq!(count(&streams.window(page - 5, 16, |_| true)), 16);
         // Back up: another one.
-        assert_eq!(count(&streams.window(page, 16)), 1);
+        assert_eq!(count(&streams.window(page, 16, |_| true)), 1);
         // The lowest pages of all.
         let mut streams = Streams::default();
-        assert_eq!([1, 0].map(|page| streams.window(page, 16)), [1..2, 0..1]);
+        assert_eq!([1, 0].map(|page| streams.window(page, 16, |_| true)), [1..2, 0..1]);
+    }
+
+    #[test]
+    fn a_stream_ends_where_it_leaves_a_page_behind() {
+        for down in [false, true] {
+            let at = |page: u64| if down { 5000 - page } else { page };
+            let next = |streams: &mut Streams, page, left_behind| {
+                let are_passed = |pages: Range<u64>| !pages.contains(&at(left_behind));
+                count(&streams.window(at(page), 16, are_passed))
+            };
+            let mut streams = Streams::default();
+            // The windows are 1000, and 1001 with 1002.
+            assert_eq!([1000, 1001].map(|page| next(&mut streams, page, 0)), [1, 2]);
+            let mut again = Streams(streams.0);
+            assert_eq!(next(&mut streams, 1005, 1002), 4, "a page of the last window");
+            assert_eq!(next(&mut again, 1005, 1003), 1);
+            let mut again = Streams(streams.0);
+            assert_eq!((next(&mut again, 1012, 1011), next(&mut streams, 1012, 1008)), (1, 8));
+        }
     }
 
     #[test]
     fn the_same_page_again_is_filled_alone() {
         let mut streams = Streams::default();
         for page in [1010, 1011, 1013] {
-            streams.window(page, 16);
+            streams.window(page, 16, |_| true);
         }
-        assert_eq!(streams.window(1013, 16), 1013..1014);
+        assert_eq!(streams.window(1013, 16, |_| true), 1013..1014);
     }
 
     /// A program that touches pages in this order; how many are filled, and for how many faults.
@@ -308,7 +336,7 @@ mod tests {
         let mut heads: Vec<u64> = (0..STREAMS as u64).map(|at| 1 << 20 << at).collect();
         for round in 0..5 {
             for head in &mut heads {
-                let window = streams.window(*head, 64);
+                let window = streams.window(*head, 64, |_| true);
                 assert_eq!(count(&window), 1 << round);
                 *head = window.end;
             }
@@ -316,8 +344,8 @@ mod tests {
         // One more than can be followed, in turn: none is.
         heads.push(7);
         for _ in 0..3 {
-            heads.iter_mut().for_each(|head| *head = streams.window(*head, 64).end);
+            heads.iter_mut().for_each(|head| *head = streams.window(*head, 64, |_| true).end);
         }
-        assert!(heads.iter().all(|&head| count(&streams.window(head, 64)) == 1));
+        assert!(heads.iter().all(|&head| count(&streams.window(head, 64, |_| true)) == 1));
     }
 }
