@@ -318,6 +318,33 @@ mod tests {
     }
 
     #[test]
+    fn a_survey_is_due_where_shared_pages_may_hide_a_new_peak() {
+        let now = Instant::now();
+        let account = MemoryAccount::new(1 << 30, now);
+        let shared = |apart: u64| Sample { managed_apart: apart, shares: true, ..alone(64) };
+        // The known peak is 64 MiB; one part in 64 above it is 65.
+        for (apart, is_due) in [(65 * MIB + (256 << 10), false), (65 * MIB + (256 << 10) + 1, true)]
+        {
+            fold(&account, now, &shared(apart), &StoreUsage::default());
+            assert_eq!(account.is_survey_due(), is_due, "{apart}");
+            fold(&account, now, &Sample { shares: false, ..shared(apart) }, &StoreUsage::default());
+            assert!(!account.is_survey_due());
+        }
+        account.note_page_tables(5);
+        assert_eq!((account.peak().page_tables, account.peak().total), (5, 64 * MIB));
+    }
+
+    #[test]
+    fn other_mapped_memory_is_surveyed_once_it_has_grown() {
+        let now = Instant::now();
+        let account = MemoryAccount::new(1 << 30, now);
+        for (others, is_due) in [(7 * MIB, false), (8 * MIB, true), (8 * MIB, false)] {
+            fold(&account, now, &Sample { others, ..alone(1) }, &StoreUsage::default());
+            assert_eq!(account.take_growth_of_uncounted(), is_due);
+        }
+    }
+
+    #[test]
     fn evictable_memory_is_resident() {
         let now = Instant::now();
         let account = MemoryAccount::new(80 * MIB, now);
