@@ -258,6 +258,7 @@ mod tests {
         let far = fold(&account, now, &shared, &StoreUsage::default());
         assert_eq!((far.used, far.is_near_goal), (90 * MIB, false));
         assert_eq!(account.figures().resident, 40 * MIB);
+        assert_eq!(account.headroom_bytes(0), (98 - 40 - 10) * MIB);
         assert!(account.is_survey_due() && !account.may_be_over_apart());
         let over = fold(&account, now, &shared, &store(10, 0, 1));
         assert_eq!((over.used, over.is_near_goal), (70 * MIB, true));
@@ -283,6 +284,7 @@ mod tests {
             let headroom = 100_u64.saturating_sub(reserved + used) * 256;
             assert_eq!(account.headroom_pages() as u64, headroom, "{used} MiB");
             assert_eq!(account.is_exhausted(), used >= 102);
+            assert_eq!(account.may_be_over_apart(), used > 98);
             assert_eq!(account.charge(1, 0), used >= 98);
         }
     }
@@ -315,6 +317,26 @@ mod tests {
         assert_eq!(account.headroom_pages(), (80 - 1 - 10) * 256);
         let tiny = MemoryAccount::new(MIB, now);
         assert_eq!((tiny.goal_bytes(), tiny.headroom_bytes(5)), (0, 0));
+    }
+
+    #[test]
+    fn sums_count_apart_up_to_the_goal_itself() {
+        let now = Instant::now();
+        let account = MemoryAccount::new(100 * MIB, now);
+        assert_eq!((account.limit_bytes(), account.goal_bytes()), (100 * MIB, 98 * MIB));
+        let once = SharedOnce { most: 60 * MIB, known: 50 * MIB, ..SharedOnce::default() };
+        let shared = |apart| Sample { managed_apart: apart, once, shares: true, ..alone(0) };
+        let sums = |apart, rest| {
+            let Totals { used, resident, .. } = account.totals(&shared(apart), rest);
+            (used / MIB, resident / MIB)
+        };
+        assert_eq!(sums(98 * MIB, 0), (98, 50));
+        assert_eq!(sums(99 * MIB, 0), (60, 50));
+        assert_eq!(sums(99 * MIB, 38 * MIB), (98, 50));
+        assert_eq!(sums(99 * MIB, 39 * MIB), (99, 60));
+        // Where the pool leaves less than an eighth of the limit, programs get all of it.
+        let reserve = |apart| account.reserve_for(&Sample { managed_apart: apart, ..alone(1) });
+        assert_eq!([100 * MIB / 8 - 1, 100 * MIB / 8].map(reserve), [0, MIB]);
     }
 
     #[test]

@@ -131,6 +131,7 @@ mod tests {
             (0..32).filter_map(|at| faults.note_thread(at % threads)).last()
         };
         assert_eq!(in_turn(&mut faults, 1), None, "one worker reads them");
+        assert!(!faults.has_all_workers());
         assert_eq!(in_turn(&mut faults, 2), Some(Sources::Several));
         faults.note_workers(true);
         assert!(faults.has_all_workers());

@@ -285,9 +285,10 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
-    use crate::address_space::PAGE;
     use crate::address_space::for_tests::STAGING;
     use crate::address_space::handle::{SharedAddressSpace, lock};
+    use crate::address_space::{Change, PAGE};
+    use uzswap_preload::protocol::holder;
 
     #[test]
     fn children_of_a_process_that_has_ended_have_what_was_known_last() {
@@ -322,8 +323,10 @@ mod tests {
         };
         let of_parent = ForkAdvice { not_copied: page(0), wiped: page(1), stacks: page(2) };
         space.fork_reports.inherit_advice(of_parent.clone());
+        space.changed(Change::Unmapped(0..PAGE));
         let AdviceAtFork::Uncertain(of) = space.advice_at_fork() else { panic!() };
         assert_eq!(of.answers, [ForkAdvice { not_copied: RangeSet::new(), ..of_parent }]);
+        assert!(!of.changes.is_empty() && !of.are_some_pending);
     }
 
     #[test]
@@ -350,13 +353,27 @@ mod tests {
         let mut space = AddressSpace::with_helper(STAGING);
         let helper = space.commands.free_helper().unwrap();
         helper.control().forks.store(5, Relaxed);
-        assert!(!space.allow_fork(1, 0));
+        assert!(!space.allow_fork(0, 0) && !space.allow_fork(1, 0));
         // One child of the four forks before this one is unknown.
         assert_eq!(helper.control().tell_forks_from.load(Relaxed), 3 + 1);
         let room = space.resident_bytes() * 100;
         assert!(space.allow_fork(0, room) && space.allow_fork(1, room));
         assert!(!space.allow_fork(10_000, room));
         assert!(!AddressSpace::of_nothing().allow_fork(0, u64::MAX));
+    }
+
+    #[test]
+    fn a_report_is_answered_while_the_helper_moves_nothing() {
+        let mut space = AddressSpace::with_helper(STAGING);
+        let helper = space.commands.free_helper().unwrap();
+        for lock in [holder::NONE, holder::HELPER] {
+            helper.control().lock.store(lock, Relaxed);
+            assert!(!space.let_fork(0..PAGE), "its userfaultfd is none");
+            assert_eq!(helper.control().lock.load(Relaxed), lock);
+        }
+        assert_eq!(helper.control().changes.load(Relaxed), 0);
+        space.have_all_forks_reported();
+        assert_eq!(helper.control().tell_forks_from.load(Relaxed), 1);
     }
 
     #[test]
@@ -376,6 +393,7 @@ mod tests {
         assert!(!space.is_about_to_fork() && !space.fork_reports.has_advice());
         space.prepare_fork();
         assert!(space.is_about_to_fork() && space.fork_reports.has_advice());
+        space.changed(Change::Unmapped(0..PAGE));
         assert!(matches!(space.advice_at_fork(), AdviceAtFork::Known(_)));
         assert!(!space.is_about_to_fork());
         // A later fork is not reported: only its advice of after is known.

@@ -227,6 +227,7 @@ mod tests {
                 space.join_group(&group, PAGE);
             }
             space.registration.insert(written.start..written.start + 5 * PAGE);
+            space.staging.take_empty();
             let mut refused = vec![(first, 5)];
             assert!(!space.give_refused(&mut Vec::new(), way).unwrap());
             let is_given = space.give_refused(&mut refused, way).unwrap();
@@ -234,6 +235,7 @@ mod tests {
             let left: Vec<_> = refused.iter().map(|&(page, count)| (page - first, count)).collect();
             let command = space.commands.take_current();
             let command = command.map(|it| {
+                assert_eq!(it.runs[0].staged, BATCH_PAGES, "the second batch");
                 let runs = it.runs.iter().map(|run| (run.page - first, run.count));
                 (it.work, runs.collect::<Vec<_>>(), it.anew)
             });
@@ -312,7 +314,9 @@ mod tests {
             space.give(&helper, work, Some((0, READ_WRITE)), vec![run]);
             helper.control().lock.store(lock, Relaxed);
             let is_held = space.hold_remapping(&helper);
-            let moved = space.commands.current().unwrap().runs[0].moved;
+            let MoveRun { moved, missing, .. } = space.commands.current().unwrap().runs[0];
+            // No page of a file was moved there.
+            assert_eq!(missing, moved);
             (is_held, moved, helper.control().lock.load(Relaxed))
         };
         let (remapping, held) = (holder::REMAPPING, holder::SUPERVISOR);

@@ -323,6 +323,7 @@ mod tests {
         let mut space = AddressSpace::with_helper(STAGING);
         let all = [&[7, 8, 9][..], &[20], &[30, 31]].map(|owners| fill(&mut space, owners));
         assert_eq!((space.filled_batches(), space.staging.owned()), (3, 6));
+        assert_eq!(space.staging.bytes(), 3 * size_of::<OfBatch>());
         let first = (all[0] * BATCH_PAGES) as u32;
         space.returned(8, 0);
         assert_eq!(space.pages_aside()[..3], [first, first + 2, (all[1] * BATCH_PAGES) as u32]);

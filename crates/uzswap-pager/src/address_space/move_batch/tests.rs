@@ -85,8 +85,9 @@ fn the_hand_finds_resident_and_exclusive_pages() {
         let mut space = AddressSpace::with_helper(STAGING);
         space.registration.insert(written.start..written.start + 2 * WRITTEN * PAGE);
         assert!(!space.give_move(0, alone).unwrap());
+        space.staging.take_empty();
         assert!(space.give_move(most, alone).unwrap());
-        assert_eq!(runs(&space, written.page()), [(0, most.min(WRITTEN as usize), 0)]);
+        assert_eq!(runs(&space, written.page()), [(0, most.min(WRITTEN as usize), BATCH_PAGES)]);
         assert_eq!(space.commands.current().unwrap().work, work::MOVE);
     }
 }
@@ -124,6 +125,7 @@ fn moved_pages_are_noted_in_part_and_once_the_command_is_done() {
     let helper = space.commands.last_helper().cloned().unwrap();
     let run = &helper.control().runs[0];
     let first = space.commands.current().unwrap().runs[0].staged as u32;
+    assert_eq!(first as usize, BATCH_PAGES, "the second batch");
     run.moved.store(3 * PAGE, Relaxed);
     run.marked.store(2 * PAGE, Relaxed);
     space.collect(false);

@@ -11,6 +11,8 @@ fn it_is_urgent_where_answers_lower_much_of_what_seems_in_use() {
         |survey: &PssSurvey| [500, 501, 961, 1001].map(|used| survey.urgency(used, 960, 1000));
     let usual = [Urgency::Low, Urgency::Usual, Urgency::Usual, Urgency::High];
     assert_eq!(urgency(&survey), usual);
+    survey.note_corrected(15);
+    assert_eq!(urgency(&survey), usual);
     survey.note_corrected(16);
     assert_eq!(urgency(&survey), [Urgency::Low, Urgency::Usual, Urgency::High, Urgency::High]);
     assert_eq!(
@@ -138,7 +140,7 @@ fn a_survey_that_has_asked_all_members_counts() {
     assert!(survey.took > Duration::ZERO && survey.peak > 0);
     let figures = pager.account.figures();
     assert!(figures.unmanaged > 0 && figures.unmanaged < figures.resident);
-    // It rests now, whatever the age of the answers.
+    // The surveyor rests now, whatever the age of the answers.
     (survey.took, survey.rest) = (Duration::ZERO, Duration::from_secs(9));
     let ended = survey.ended;
     survey.go_on(&pager);

@@ -338,3 +338,23 @@ fn each_page_is_picked_once_around() {
     let order: Vec<u64> = (0..4).flat_map(|_| model.pick()).take(100).collect();
     assert_eq!(order, (0..100).collect::<Vec<u64>>());
 }
+
+#[test]
+fn a_search_ends_after_many_entries_and_goes_on_behind_them() {
+    let (table, none) = (PageTable::default(), RangeSet::new());
+    let mut registered = RangeSet::new();
+    registered.insert(0..4 * ASKED_BYTES);
+    // The program is about to drop all that is there.
+    let known =
+        Known { table: &table, registered: &registered, unevictable: &none, removing: &registered };
+    let mut hand = ClockHand::default();
+    for at in [0, ASKED_BYTES, 2 * ASKED_BYTES] {
+        let mut asked = Vec::new();
+        let found = &mut |range: Range<u64>| {
+            asked.push(range.start);
+            everything(range)
+        };
+        assert!(hand.pick(1, known, found, false).unwrap().is_empty());
+        assert_eq!(asked, [at]);
+    }
+}
