@@ -7,18 +7,17 @@ use crate::fork_group::ForkGroup;
 #[test]
 fn it_is_urgent_where_answers_lower_much_of_what_seems_in_use() {
     let mut survey = PssSurvey::new();
-    let urgency =
-        |survey: &PssSurvey| [500, 501, 961, 1001].map(|used| survey.urgency(used, 960, 1000));
-    let usual = [Urgency::Low, Urgency::Usual, Urgency::Usual, Urgency::High];
+    let urgency = |survey: &PssSurvey| {
+        [500, 501, 961, 1000, 1001].map(|used| survey.urgency(used, 960, 1000))
+    };
+    let usual = [Urgency::Low, Urgency::Usual, Urgency::Usual, Urgency::Usual, Urgency::High];
     assert_eq!(urgency(&survey), usual);
     survey.note_corrected(15);
     assert_eq!(urgency(&survey), usual);
     survey.note_corrected(16);
-    assert_eq!(urgency(&survey), [Urgency::Low, Urgency::Usual, Urgency::High, Urgency::High]);
-    assert_eq!(
-        [960, 1000].map(|used| survey.urgency(used, 960, 1000)),
-        [Urgency::Usual, Urgency::High]
-    );
+    let (low, some, high) = (Urgency::Low, Urgency::Usual, Urgency::High);
+    assert_eq!(urgency(&survey), [low, some, high, high, high]);
+    assert_eq!(survey.urgency(960, 960, 1000), some);
     survey.note_corrected(40);
     // The next ones lower nothing, in the end.
     (0..2).for_each(|_| survey.note_corrected(0));
@@ -145,6 +144,11 @@ fn a_survey_that_has_asked_all_members_counts() {
     let ended = survey.ended;
     survey.go_on(&pager);
     assert_eq!(survey.ended, ended);
+    // But not once a member has come.
+    let _third = group.join();
+    pager.sample();
+    survey.go_on(&pager);
+    assert!(survey.rest < Duration::from_secs(9));
     // Sharing does not matter any more.
     pager.account.note_surveyed(Some(u64::MAX));
     survey.to_ask.push(Asked::Managed(member(&group)));
@@ -172,4 +176,18 @@ fn no_member_is_asked_once_the_time_is_spent() {
     survey.go_on(&pager);
     let earned = (survey.left - left) as f64 / 1e9;
     assert!((0.49..0.6).contains(&earned), "{earned} s");
+}
+
+#[test]
+fn a_member_that_has_ended_answers_nothing() {
+    let group = ForkGroup::default();
+    let mut process = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+    let ended = member(&group);
+    lock(&ended).process.read(process.id());
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let mut survey = PssSurvey::new();
+    assert!(survey.ask(&ended));
+    assert!(survey.answers.len() == 1 && survey.answers[0].measured.is_none());
+    assert!(survey.ask(&member(&group)) && survey.answers.len() == 1, "an unknown process");
 }
