@@ -229,7 +229,15 @@ mod tests {
         sample.tables = MIB;
         let sampled = fold(&account, now, &sample, &store(100, 5, 400));
         assert_eq!(sampled.used, (200 + 50 + 30 + 105 + 1) * MIB, "apart, far below the goal");
-        let at = account.begin_sample().into_history().0;
+        let (at, samples) = account.begin_sample().into_history();
+        let in_time = RunSample {
+            ms: 0,
+            resident_bytes: (180 + 40 + 30) * MIB,
+            pool_bytes: 100 * MIB,
+            metadata_bytes: 6 * MIB,
+            stored_pages: 400,
+        };
+        assert_eq!((samples, account.peak().metadata), (vec![in_time], 6 * MIB));
         let parts = [at.resident_bytes, at.unmanaged_bytes, at.pool_bytes, at.metadata_bytes];
         assert_eq!(parts.map(|bytes| bytes / MIB), [180, 70, 100, 6]);
         let peak = account.peak();
@@ -273,9 +281,9 @@ mod tests {
         let now = Instant::now();
         let account = MemoryAccount::new(100 * MIB, now);
         assert_eq!(account.goal_bytes(), 98 * MIB);
-        for used in [0, 50, 97, 98, 99, 100, 101, 500] {
+        for used in [0, 50, 92, 93, 97, 98, 99, 100, 101, 500] {
             let sampled = fold(&account, now, &alone(used), &StoreUsage::default());
-            assert_eq!(sampled.used, used * MIB);
+            assert_eq!((sampled.used, sampled.is_near_goal), (used * MIB, used > 92));
             assert_eq!(account.headroom_bytes(0), 98_u64.saturating_sub(used) * MIB);
             assert_eq!(account.headroom_bytes(MIB), 97_u64.saturating_sub(used) * MIB);
             assert_eq!(account.excess_bytes(), used.saturating_sub(98) * MIB);

@@ -361,6 +361,16 @@ mod tests {
     }
 
     #[test]
+    fn a_page_without_a_marker_is_lost_unless_an_event_reports_that() {
+        let (evicted, none) = (&set(&[A]), &RangeSet::new());
+        let resolve =
+            |gone: &[u64]| evidence([evicted, none, none, &set(gone)], &[], &[]).resolve();
+        let (lost, gone) = (resolve(&[]), resolve(&[A]));
+        assert!(lost.has_losses && !gone.has_losses);
+        assert_eq!((lost.unknown, gone.unknown), (set(&[A]), RangeSet::new()));
+    }
+
+    #[test]
     fn a_marker_without_an_evicted_page_is_unknown() {
         assert_eq!(origins(&[A], &[A, C], &[], &[]), [(A, Some(A)), (C, None)]);
     }

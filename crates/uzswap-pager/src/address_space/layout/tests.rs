@@ -1,6 +1,7 @@
 //! Tests of pending changes, of a child and at a fork.
 
 use super::*;
+use crate::address_space::resolve::Piece;
 use crate::page_table::UNKNOWN;
 
 fn page(number: u64) -> Range<u64> {
@@ -118,4 +119,22 @@ fn a_dropped_page_is_forgotten_and_not_evicted_until_it_is_missing() {
     assert_eq!(*space.layout.removing(), runs_of(std::iter::once(10)));
     space.forget_all();
     assert_eq!((space.table.stored_pages(), space.layout.take_released()), (0, vec![10, 11]));
+}
+
+#[test]
+fn an_evicted_page_is_kept_unless_it_is_dropped_where_it_is() {
+    let mut space = AddressSpace::of_nothing();
+    let kept = [(10..12, 10), (30..31, 20)].map(|(at, was): (Range<u64>, u64)| Piece {
+        start: at.start * PAGE,
+        end: at.end * PAGE,
+        was: was * PAGE,
+    });
+    let resolved = Resolved { kept: kept.to_vec(), ..Resolved::default() };
+    let entry = |slot| Entry { place: Place::Stored(slot), ..UNKNOWN };
+    let evicted = [(10, 1), (11, 2), (20, 3), (40, 4)].map(|(page, slot)| (page, entry(slot)));
+    space.place(evicted.to_vec(), &resolved, &runs_of([10, 20, 30].into_iter()));
+    assert_eq!([11, 30].map(|page| space.table.get(page)), [2, 3].map(entry));
+    assert_eq!(space.layout.released(), [1, 4], "one was dropped, and one has no marker");
+    let registered = space.registration.ranges().iter().map(|part| part.start / PAGE);
+    assert_eq!(registered.collect::<Vec<_>>(), [11, 30]);
 }

@@ -143,7 +143,7 @@ fn a_survey_that_has_asked_all_members_counts() {
     (survey.took, survey.rest) = (Duration::ZERO, Duration::from_secs(9));
     let ended = survey.ended;
     survey.go_on(&pager);
-    assert_eq!(survey.ended, ended);
+    assert_eq!((survey.ended, survey.rest), (ended, Duration::from_secs(9)));
     // But not once a member has come.
     let _third = group.join();
     pager.sample();
