@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tries every mutant of the library in one build: each function has all its mutants in it.
+"""Tries every mutant of a package in one build: each function has all its mutants in it.
 
-    tests/mutants/all.py build FOLDER            copies the workspace, plants the mutants, builds
+    tests/mutants/all.py build FOLDER [PACKAGE]  copies the workspace, plants the mutants, builds
     tests/mutants/all.py run FOLDER [PART...]    tries mutants in a random order, until all are done
     tests/mutants/all.py score FOLDER            the score of each part, with its 95 % interval
     tests/mutants/all.py left FOLDER [PART...]   the survivors
@@ -12,6 +12,8 @@ Needs cargo-mutants, which names the mutants. docs/experiments/2026-11-26-mutati
 
 import collections
 import concurrent.futures
+import dataclasses
+import fnmatch
 import json
 import math
 import os
@@ -26,8 +28,47 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LIBRARY = pathlib.Path("crates/uzswap")
-PARTS = ["zpool", "index", "compressor", "zswap", "the rest"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Package:
+    """The files of a package that are tried: globs below `src`."""
+    name: str
+    files: list
+    # The parts of the score, each by a pattern of paths; without any, each file is one.
+    parts: dict = dataclasses.field(default_factory=dict)
+    optimisation: int = 3
+    # For its tests, unless the caller sets these.
+    environment: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def folder(self):
+        return pathlib.Path("crates", self.name)
+
+    def part(self, mutant):
+        path = mutant["file"].removeprefix(f"{self.folder}/src/")
+        found = (part for part, paths in self.parts.items() if fnmatch.fnmatch(path, paths))
+        return next(found, path)
+
+    def parts_of(self, mutants):
+        return list(self.parts) or sorted({self.part(mutant) for mutant in mutants})
+
+
+PACKAGES = {package.name: package for package in [
+    Package("uzswap", ["**"], {"zpool": "zpool/*", "index": "index/*", "compressor": "compressor/*",
+                              "zswap": "zswap/*", "the rest": "*"}),
+    # The parts without a system call.
+    Package("uzswap-pager", [
+        "range_set.rs", "page_table.rs", "fork_group.rs", "token_bucket.rs", "account/*.rs",
+        "policy/*.rs", "address_space/layout.rs", "address_space/resolve.rs",
+        "address_space/resolve/orders.rs", "address_space/staging.rs",
+        "address_space/move_batch.rs", "address_space/changes.rs", "address_space/copies.rs",
+        "address_space/fault_history.rs", "address_space/fork_reports.rs",
+        "address_space/refused.rs", "fork/pss_survey/*.rs", "reclaim/idle_rounds.rs",
+        "reclaim/progress.rs", "store/slots.rs", "telemetry/counters.rs", "admission/lineage.rs",
+        "monitor/unmanaged_schedule.rs",
+    ], optimisation=1, environment={"UZSWAP_MODEL_HISTORIES": "100"}),
+]}
 # All threads of a test sleep for so long: it waits for ever.
 HANG_SECONDS = 40
 MEMORY_BYTES = 4 << 30
@@ -81,9 +122,8 @@ fn look(mut active: u32, first: u32) -> u32 {
 """
 
 
-def part(mutant):
-    folder = pathlib.Path(mutant["file"]).relative_to(LIBRARY / "src").parts[0]
-    return folder if folder in PARTS else "the rest"
+def package_of(folder):
+    return PACKAGES[(folder / "package").read_text()]
 
 
 # Planting ---------------------------------------------------------------------------------------
@@ -95,7 +135,7 @@ def offset(lines, place):
 def rustc_wrapper(folder):
     """A compiler that lets this workspace use an attribute that is not stable."""
     wrapper = folder / "rustc"
-    wrapper.write_text('#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec "$@"\n')
+    wrapper.write_text('#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec "$@" --cap-lints=warn\n')
     wrapper.chmod(0o755)
     return str(wrapper)
 
@@ -152,10 +192,14 @@ def plant(text, mutants):
         opened, closed = body_start(text, start, end), end - 1
         signature = text[start:opened]
         is_const = re.search(r"\bconst fn\b", signature)
-        if start < done or is_const or "-> impl " in signature:
+        if start < done or is_const or re.search("-> impl (?!Iterator<)", signature):
             alone += [mutant["number"] for mutant in here]
             continue
         first = here[0]["number"]
+        # The arms of a choice have one type.
+        iterator = re.search(r"-> impl (Iterator<.*>)( \+ '\w+)? {$", signature, re.DOTALL)
+        as_boxed = f") as Box<dyn {iterator[1]} + '_>" if iterator else ""
+        boxed = "Box::new(" if iterator else ""
         add(text[done:start])
         if text.count("\n", start, end) * len(here) > OPTIMISED_LINES:
             add("#[optimize(none)]\n")
@@ -165,11 +209,11 @@ def plant(text, mutants):
             number = mutant["number"]
             from_ = offset(starts, mutant["span"]["start"])
             to = offset(starts, mutant["span"]["end"])
-            add(f"{number} => {{\n", number)
+            add(f"{number} => {{ {boxed}{{\n", number)
             body = f"{text[opened:from_]}{mutant['replacement']} {text[to:closed]}"
-            add(body + "\n}\n", number)
-        add("_ => {", -first)
-        add(text[opened:closed] + "}\n}\n", -first)
+            add(f"{body}\n}}{as_boxed} }}\n", number)
+        add(f"_ => {{ {boxed}{{", -first)
+        add(f"{text[opened:closed]}}}{as_boxed} }}\n}}\n", -first)
         done = closed
     add(text[done:])
     return "".join(pieces), lines, alone
@@ -193,7 +237,8 @@ def plant_all(folder, mutants, dropped):
 
 def failures(folder, environment):
     """The exit code and the errors of a check: the file, the line and the text of each."""
-    command = ["cargo", "check", "-p", "uzswap", "--lib", "--all-features", "--message-format=json"]
+    command = ["cargo", "check", "-p", package_of(folder).name, "--lib", "--all-features",
+               "--message-format=json"]
     run = subprocess.run(command, cwd=folder / "tree", env=environment, capture_output=True)
     found = []
     for line in run.stdout.splitlines():
@@ -206,10 +251,10 @@ def failures(folder, environment):
     return run.returncode, found, run.stderr.decode()
 
 
-def build(folder):
+def build(folder, package):
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "package").write_text(package.name)
     environment = {**os.environ, "CARGO_TARGET_DIR": str(folder / "target"),
-                   "RUSTFLAGS": "--cap-lints=warn",
                    "RUSTC_WORKSPACE_WRAPPER": rustc_wrapper(folder)}
     for name in ["origin", "tree"]:
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -220,23 +265,25 @@ def build(folder):
                 shutil.copytree(source, folder / name / item, symlinks=True)
             else:
                 shutil.copy(source, folder / name / item)
-    listed = subprocess.run(["cargo", "mutants", "--list", "--json", "--package", "uzswap",
-                             "--config", ROOT / "tests/mutants/mutants.toml"],
+    files = [f"--file={package.folder}/src/{file}" for file in package.files]
+    listed = subprocess.run(["cargo", "mutants", "--list", "--json", "--package", package.name,
+                             "--config", ROOT / "tests/mutants/mutants.toml", *files],
                             cwd=folder / "origin", check=True, capture_output=True).stdout
     mutants = json.loads(listed)
     for number, mutant in enumerate(mutants, 1):
         mutant["number"] = number
     (folder / "mutants.json").write_text(json.dumps(mutants))
     print(f"{len(mutants)} mutants", flush=True)
-    tree = folder / "tree" / LIBRARY / "src"
+    tree = folder / "tree" / package.folder / "src"
     (tree / "mutant.rs").write_text(SWITCH.replace("COUNT", str(len(mutants) + 1)))
     text = (tree / "lib.rs").read_text()
     text = text.replace("#![warn", "#![feature(optimize_attribute)]\n#![warn", 1)
     text += "#[doc(hidden)]\n#[allow(missing_docs)]\npub mod mutant;\n"
     (tree / "lib.rs").write_text(text)
     manifest = folder / "tree" / "Cargo.toml"
-    section = "[profile.dev.package.uzswap]\n"
+    section = f"[profile.dev.package.{package.name}]\n"
     before, after = manifest.read_text().split(section)
+    after = after.replace("opt-level = 3", f"opt-level = {package.optimisation}", 1)
     manifest.write_text(f"{before}{section}debug = false\n{after}")
     unviable, unplanted = set(), set()
     while True:
@@ -262,8 +309,8 @@ def build(folder):
             sys.exit(f"no mutant's error: {errors[:5]}\n{said[-3000:]}")
     notes = {"unviable": sorted(unviable - unplanted), "alone": sorted({*alone, *unplanted})}
     (folder / "notes.json").write_text(json.dumps(notes))
-    command = ["cargo", "test", "-p", "uzswap", "--all-features", "--lib", "--tests", "--no-run",
-               "--message-format=json"]
+    command = ["cargo", "test", "-p", package.name, "--all-features", "--lib", "--tests",
+               "--no-run", "--message-format=json"]
     built = subprocess.run(command, cwd=folder / "tree", env=environment, check=True,
                            stdout=subprocess.PIPE)
     programs = [json.loads(line) for line in built.stdout.splitlines()]
@@ -293,11 +340,13 @@ def run_test(folder, program, test, extra, seconds):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         pathlib.Path("/proc/self/oom_score_adj").write_text("1000")
 
-    environment = {**os.environ, "RUST_BACKTRACE": "0", "CARGO_MANIFEST_DIR":
-                   str(folder / "tree" / LIBRARY), "TMPDIR": str(folder / "tmp"), **extra}
+    package = package_of(folder)
+    crate = folder / "tree" / package.folder
+    environment = {**package.environment, **os.environ, "RUST_BACKTRACE": "0",
+                   "CARGO_MANIFEST_DIR": str(crate), "TMPDIR": str(folder / "tmp"), **extra}
     command = [program, "--exact", test, "--test-threads=1"]
-    child = subprocess.Popen(command, cwd=folder / "tree" / LIBRARY, env=environment,
-                             preexec_fn=limit, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+    child = subprocess.Popen(command, cwd=crate, env=environment, preexec_fn=limit,
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                              stderr=subprocess.DEVNULL, process_group=0)
     still, last, verdict, began, pause = 0, None, None, time.monotonic(), 0.002
     while True:
@@ -355,7 +404,7 @@ def measure(folder, programs):
         known = folder / f"tests-{name}.json"
         if not known.exists():
             listed = subprocess.run([program, "--list", "--format=terse"], capture_output=True,
-                                    text=True, cwd=folder / "tree" / LIBRARY).stdout
+                                    text=True, cwd=folder / "tree").stdout
             names = re.findall(r"^(.*): test$", listed, re.M)
             with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
                 measured = list(pool.map(lambda test: one(name, test), names))
@@ -390,15 +439,16 @@ def results(folder):
     return out
 
 
-def in_order(mutants, chosen):
+def in_order(mutants, package, chosen):
     """A random order, the same each time, that takes the parts in turn."""
-    queues = {name: [mutant for mutant in mutants if part(mutant) == name] for name in chosen}
+    queues = {name: [mutant for mutant in mutants if package.part(mutant) == name]
+              for name in chosen or package.parts_of(mutants)}
     for name, queue in queues.items():
         random.Random(name).shuffle(queue)
     while any(queues.values()):
-        for name in chosen:
-            if queues[name]:
-                yield queues[name].pop()
+        for queue in queues.values():
+            if queue:
+                yield queue.pop()
 
 
 def try_mutant(folder, programs, mutant, tests, killers):
@@ -448,7 +498,7 @@ def run(folder, chosen):
             file.write(json.dumps(result) + "\n")
 
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        list(pool.map(one, in_order(mutants, chosen or PARTS)))
+        list(pool.map(one, in_order(mutants, package_of(folder), chosen)))
 
 
 def interval(killed, tried):
@@ -464,8 +514,10 @@ def interval(killed, tried):
 
 def score(folder):
     mutants, notes, done = read(folder, "mutants.json"), read(folder, "notes.json"), results(folder)
-    for name in PARTS:
-        numbers = [mutant["number"] for mutant in mutants if part(mutant) == name]
+    package = package_of(folder)
+    by_part = {name: [mutant["number"] for mutant in mutants if package.part(mutant) == name]
+               for name in package.parts_of(mutants)}
+    for name, numbers in [*by_part.items(), ("all", [mutant["number"] for mutant in mutants])]:
         tried = [done[number] for number in numbers if number in done]
         killed = sum(result["verdict"] not in ("survived", "unreached") for result in tried)
         unreached = sum(result["verdict"] == "unreached" for result in tried)
@@ -486,9 +538,10 @@ def again(folder, chosen):
     mutants, programs = read(folder, "mutants.json"), read(folder, "programs.json")
     known = [test for name in programs for test in read(folder, f"tests-{name}.json")]
     known = {test["test"]: test for test in known}
+    part = package_of(folder).part
     caught = [result for number, result in results(folder).items()
               if result["verdict"] not in ("survived", "unreached")
-              and part(mutants[number - 1]) in (chosen or PARTS)]
+              and (not chosen or part(mutants[number - 1]) in chosen)]
 
     def verdict(test, extra):
         seconds = math.ceil(known[test]["seconds"] * 5 + 3)
@@ -519,7 +572,7 @@ def main():
         sys.exit(__doc__)
     command, folder, chosen = sys.argv[1], pathlib.Path(sys.argv[2]).absolute(), sys.argv[3:]
     if command == "build":
-        build(folder)
+        build(folder, PACKAGES[chosen[0] if chosen else "uzswap"])
     elif command == "run":
         run(folder, chosen)
     elif command == "again":
@@ -527,10 +580,11 @@ def main():
     elif command == "score":
         score(folder)
     else:
+        part = package_of(folder).part
         parts = {mutant["number"]: part(mutant) for mutant in read(folder, "mutants.json")}
         for number, result in sorted(results(folder).items()):
             is_left = result["verdict"] in ("survived", "unreached")
-            if is_left and parts[number] in (chosen or PARTS):
+            if is_left and (not chosen or parts[number] in chosen):
                 print(f"{number} {result['verdict']} {result['name']}")
 
 

@@ -128,23 +128,12 @@ fn audit_shared(shared: &SpaceHandle, report: &mut AuditReport) -> Option<Violat
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
     use crate::address_space::AddressSpace;
     use crate::page_table::{Entry, Place, UNKNOWN};
-    use crate::sched::priorities::Priorities;
-    use crate::store::PageStore;
     use uzswap::page::PAGE_SIZE;
-    use uzswap::zswap::{Zswap, ZswapOptions};
 
     const PAGE: u64 = PAGE_SIZE as u64;
-
-    fn pager() -> Pager {
-        let zswap = Zswap::new(ZswapOptions::default()).unwrap();
-        let store = PageStore::new(zswap, None, None, None);
-        Pager::new(64 << 20, store, Priorities::new(1, 100), PathBuf::new(), true).unwrap()
-    }
 
     fn set(space: &SpaceHandle, page: u64, place: Place) {
         lock(space).table.set(page, Entry { place, ..UNKNOWN });
@@ -157,7 +146,7 @@ mod tests {
 
     #[test]
     fn an_evicted_page_is_in_its_slot_and_out_of_the_program() {
-        let pager = pager();
+        let pager = Pager::for_tests();
         let space = pager.add_space(AddressSpace::of_nothing());
         let memory = vec![1_u8; 2 * PAGE_SIZE];
         let page = resident_page(&memory);
@@ -184,7 +173,7 @@ mod tests {
 
     #[test]
     fn tables_agree_with_staging_and_the_account_with_processes() {
-        let pager = pager();
+        let pager = Pager::for_tests();
         let space = pager.add_space(AddressSpace::of_nothing());
         assert_eq!(pager.audit_running().skipped_spaces, 1, "no process is known");
         lock(&space).charge.count(PAGE);

@@ -79,6 +79,14 @@ impl Pager {
         })
     }
 
+    /// The state of a run in 64 MiB.
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Pager {
+        let zswap = uzswap::zswap::Zswap::new(uzswap::zswap::ZswapOptions::default()).unwrap();
+        let store = PageStore::new(zswap, None, None, None);
+        Pager::new(64 << 20, store, Priorities::new(1, 100), PathBuf::new(), true).unwrap()
+    }
+
     /// All address spaces, as they are now.
     pub(crate) fn spaces(&self) -> Vec<SpaceHandle> {
         self.spaces.lock().clone()

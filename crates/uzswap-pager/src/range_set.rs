@@ -178,6 +178,8 @@ mod tests {
                 let expected: Vec<u64> = (0..64).filter(|&at| twin[at as usize]).collect();
                 assert_eq!(has, expected);
                 let all: Vec<_> = ranges.iter().collect();
+                assert_eq!((ranges.len(), ranges.bytes()), (all.len(), all.len() * 32));
+                assert_eq!(ranges.total(), expected.len() as u64);
                 assert!(all.windows(2).all(|pair| pair[0].end < pair[1].start), "{all:?}");
                 assert!((0..64).all(|at| ranges.contains(at) == twin[at as usize]));
                 let start = random(64);
@@ -186,11 +188,31 @@ mod tests {
                 let outside: Vec<u64> =
                     ranges.outside(asked.clone()).into_iter().flatten().collect();
                 let is_in = |at: &u64| twin[*at as usize];
+                let end = |at: u64| all.iter().find(|range| range.contains(&at)).map(|it| it.end);
+                assert_eq!(ranges.end_around(start), end(start));
                 assert_eq!(ranges.has_some_of(&asked), asked.clone().any(|at| is_in(&at)));
                 assert_eq!(within, asked.clone().filter(is_in).collect::<Vec<_>>());
                 assert_eq!(outside, asked.filter(|at| !is_in(at)).collect::<Vec<_>>());
             }
         }
+    }
+
+    #[test]
+    fn sets_are_joined_and_taken_off() {
+        let set = |parts: &[Range<u64>]| {
+            let mut set = RangeSet::new();
+            parts.iter().for_each(|part| set.insert(part.clone()));
+            set
+        };
+        let mut joined = set(&[0..10, 20..30]);
+        joined.insert_all(&set(&[5..12, 30..31, 40..41]));
+        assert_eq!(joined, set(&[0..12, 20..31, 40..41]));
+        assert_eq!(joined.without(&set(&[3..4, 11..25, 40..50])), set(&[0..3, 4..11, 25..31]));
+        assert_eq!(count(&(3..8)), 5);
+        let pairs =
+            [(0..5, 5..9), (0..5, 4..9), (4..9, 0..5), (5..9, 0..5), (1..2, 0..5), (0..5, 1..2)];
+        let overlaps = pairs.map(|(one, other)| overlap(&one, &other));
+        assert_eq!(overlaps, [false, true, true, false, true, true]);
     }
 
     #[test]

@@ -90,7 +90,7 @@ mod tests {
         let peaks = Peaks::default();
         assert!(peaks.raise_total(100, 60) && !peaks.raise_total(100, 70));
         assert!(!peaks.raise_total(90, 50) && peaks.raise_total(101, 1));
-        for (bytes, pages) in [(10, 5), (10, 9), (30, 7), (20, 99)] {
+        for (bytes, pages) in [(10, 5), (30, 7), (30, 9), (20, 99)] {
             peaks.raise_pool(bytes, || pages);
         }
         peaks.raise_metadata(3);

@@ -229,7 +229,15 @@ mod tests {
         sample.tables = MIB;
         let sampled = fold(&account, now, &sample, &store(100, 5, 400));
         assert_eq!(sampled.used, (200 + 50 + 30 + 105 + 1) * MIB, "apart, far below the goal");
-        let at = account.begin_sample().into_history().0;
+        let (at, samples) = account.begin_sample().into_history();
+        let in_time = RunSample {
+            ms: 0,
+            resident_bytes: (180 + 40 + 30) * MIB,
+            pool_bytes: 100 * MIB,
+            metadata_bytes: 6 * MIB,
+            stored_pages: 400,
+        };
+        assert_eq!((samples, account.peak().metadata), (vec![in_time], 6 * MIB));
         let parts = [at.resident_bytes, at.unmanaged_bytes, at.pool_bytes, at.metadata_bytes];
         assert_eq!(parts.map(|bytes| bytes / MIB), [180, 70, 100, 6]);
         let peak = account.peak();
@@ -258,6 +266,7 @@ mod tests {
         let far = fold(&account, now, &shared, &StoreUsage::default());
         assert_eq!((far.used, far.is_near_goal), (90 * MIB, false));
         assert_eq!(account.figures().resident, 40 * MIB);
+        assert_eq!(account.headroom_bytes(0), (98 - 40 - 10) * MIB);
         assert!(account.is_survey_due() && !account.may_be_over_apart());
         let over = fold(&account, now, &shared, &store(10, 0, 1));
         assert_eq!((over.used, over.is_near_goal), (70 * MIB, true));
@@ -272,9 +281,9 @@ mod tests {
         let now = Instant::now();
         let account = MemoryAccount::new(100 * MIB, now);
         assert_eq!(account.goal_bytes(), 98 * MIB);
-        for used in [0, 50, 97, 98, 99, 100, 101, 500] {
+        for used in [0, 50, 92, 93, 97, 98, 99, 100, 101, 500] {
             let sampled = fold(&account, now, &alone(used), &StoreUsage::default());
-            assert_eq!(sampled.used, used * MIB);
+            assert_eq!((sampled.used, sampled.is_near_goal), (used * MIB, used > 92));
             assert_eq!(account.headroom_bytes(0), 98_u64.saturating_sub(used) * MIB);
             assert_eq!(account.headroom_bytes(MIB), 97_u64.saturating_sub(used) * MIB);
             assert_eq!(account.excess_bytes(), used.saturating_sub(98) * MIB);
@@ -283,6 +292,7 @@ mod tests {
             let headroom = 100_u64.saturating_sub(reserved + used) * 256;
             assert_eq!(account.headroom_pages() as u64, headroom, "{used} MiB");
             assert_eq!(account.is_exhausted(), used >= 102);
+            assert_eq!(account.may_be_over_apart(), used > 98);
             assert_eq!(account.charge(1, 0), used >= 98);
         }
     }
@@ -315,6 +325,53 @@ mod tests {
         assert_eq!(account.headroom_pages(), (80 - 1 - 10) * 256);
         let tiny = MemoryAccount::new(MIB, now);
         assert_eq!((tiny.goal_bytes(), tiny.headroom_bytes(5)), (0, 0));
+    }
+
+    #[test]
+    fn sums_count_apart_up_to_the_goal_itself() {
+        let now = Instant::now();
+        let account = MemoryAccount::new(100 * MIB, now);
+        assert_eq!((account.limit_bytes(), account.goal_bytes()), (100 * MIB, 98 * MIB));
+        let once = SharedOnce { most: 60 * MIB, known: 50 * MIB, ..SharedOnce::default() };
+        let shared = |apart| Sample { managed_apart: apart, once, shares: true, ..alone(0) };
+        let sums = |apart, rest| {
+            let Totals { used, resident, .. } = account.totals(&shared(apart), rest);
+            (used / MIB, resident / MIB)
+        };
+        assert_eq!(sums(98 * MIB, 0), (98, 50));
+        assert_eq!(sums(99 * MIB, 0), (60, 50));
+        assert_eq!(sums(99 * MIB, 38 * MIB), (98, 50));
+        assert_eq!(sums(99 * MIB, 39 * MIB), (99, 60));
+        // Where the pool leaves less than an eighth of the limit, programs get all of it.
+        let reserve = |apart| account.reserve_for(&Sample { managed_apart: apart, ..alone(1) });
+        assert_eq!([100 * MIB / 8 - 1, 100 * MIB / 8].map(reserve), [0, MIB]);
+    }
+
+    #[test]
+    fn a_survey_is_due_where_shared_pages_may_hide_a_new_peak() {
+        let now = Instant::now();
+        let account = MemoryAccount::new(1 << 30, now);
+        let shared = |apart: u64| Sample { managed_apart: apart, shares: true, ..alone(64) };
+        // The known peak is 64 MiB; one part in 64 above it is 65.
+        for (apart, is_due) in [(65 * MIB + (256 << 10), false), (65 * MIB + (256 << 10) + 1, true)]
+        {
+            fold(&account, now, &shared(apart), &StoreUsage::default());
+            assert_eq!(account.is_survey_due(), is_due, "{apart}");
+            fold(&account, now, &Sample { shares: false, ..shared(apart) }, &StoreUsage::default());
+            assert!(!account.is_survey_due());
+        }
+        account.note_page_tables(5);
+        assert_eq!((account.peak().page_tables, account.peak().total), (5, 64 * MIB));
+    }
+
+    #[test]
+    fn other_mapped_memory_is_surveyed_once_it_has_grown() {
+        let now = Instant::now();
+        let account = MemoryAccount::new(1 << 30, now);
+        for (others, is_due) in [(7 * MIB, false), (8 * MIB, true), (8 * MIB, false)] {
+            fold(&account, now, &Sample { others, ..alone(1) }, &StoreUsage::default());
+            assert_eq!(account.take_growth_of_uncounted(), is_due);
+        }
     }
 
     #[test]

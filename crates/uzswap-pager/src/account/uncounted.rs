@@ -112,6 +112,21 @@ mod tests {
     }
 
     #[test]
+    fn the_peak_is_that_of_surveyed_processes() {
+        let peak = UncountedPeak::default();
+        let (shared, _file) = uzswap_preload::SharedControl::new().unwrap();
+        shared.work.store(1, Ordering::Relaxed);
+        peak.survey(std::iter::empty());
+        assert_eq!(peak.get(), Uncounted::default());
+        peak.survey(std::iter::once(std::process::id()));
+        let Uncounted { shared_bytes, huge_bytes } = peak.get();
+        assert!(shared_bytes > 0 && huge_bytes == 0);
+        peak.huge.store(5, Ordering::Relaxed);
+        peak.survey(std::iter::empty());
+        assert_eq!(peak.get(), Uncounted { shared_bytes, huge_bytes: 5 });
+    }
+
+    #[test]
     fn a_survey_is_due_when_much_more_is_mapped() {
         let peak = UncountedPeak::default();
         assert!(!peak.take_growth(GROWN_BYTES - 1) && peak.take_growth(GROWN_BYTES));

@@ -115,3 +115,62 @@ impl Changes {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(number: u64) -> Range<u64> {
+        number * PAGE..(number + 1) * PAGE
+    }
+
+    fn changes(all: &[Change]) -> Changes {
+        Changes(all.to_vec())
+    }
+
+    fn moved(from: u64, to: u64) -> Change {
+        Change::Moved(page(from), to * PAGE)
+    }
+
+    #[test]
+    fn each_kind_of_change_touches_its_addresses() {
+        let dropped = |number| Change::Dropped(page(number));
+        let all = changes(&[dropped(1), moved(3, 5), Change::Unmapped(page(7)), dropped(5)]);
+        let numbers = |set: RangeSet| {
+            (0..10).filter(|number| set.contains(number * PAGE)).collect::<Vec<u64>>()
+        };
+        assert_eq!(numbers(all.touched()), [1, 3, 5, 7]);
+        assert_eq!(numbers(all.dropped()), [1, 5]);
+        assert_eq!(numbers(all.dropped_unmoved()), [1], "memory has moved to the other page");
+        assert_eq!(numbers(all.remapped()), [3, 5, 7]);
+        let touch = (0..10).filter(|number| all.touch(&page(*number)));
+        assert_eq!(touch.collect::<Vec<_>>(), [1, 3, 5, 7]);
+        let expected = Move { from: page(3), to: 5 * PAGE, is_optional: true };
+        assert_eq!(all.moves(true).collect::<Vec<_>>(), [expected]);
+        assert_eq!(all.unmaps().map(|range| range.start / PAGE).collect::<Vec<_>>(), [7]);
+        assert!(!all.is_empty() && changes(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_page_is_followed_through_the_changes_in_their_order() {
+        let followed = |all: &[Change]| [1, 2, 3].map(|number| changes(all).follow(number));
+        assert_eq!(followed(&[]), [Some(1), Some(2), Some(3)]);
+        assert_eq!(followed(&[moved(1, 2)]), [Some(2), None, Some(3)], "over another page");
+        assert_eq!(followed(&[moved(1, 2), moved(2, 9)]), [Some(9), None, Some(3)]);
+        assert_eq!(followed(&[moved(2, 9), moved(1, 2)]), [Some(2), Some(9), Some(3)]);
+        for gone in [Change::Unmapped(page(3)), Change::Dropped(page(3))] {
+            assert_eq!(followed(std::slice::from_ref(&gone)), [Some(1), Some(2), None]);
+            assert_eq!(followed(&[moved(3, 1), gone]), [None, Some(2), Some(1)]);
+        }
+    }
+
+    #[test]
+    fn a_sole_move_has_addresses_that_nothing_else_touches() {
+        let sole = |all: &[Change]| changes(all).sole_moves().count();
+        assert_eq!(sole(&[moved(1, 2), moved(3, 4)]), 2);
+        assert_eq!(sole(&[moved(1, 2), Change::Unmapped(page(1))]), 1, "its second event");
+        assert_eq!(sole(&[moved(1, 2), Change::Unmapped(page(2))]), 0);
+        assert_eq!(sole(&[Change::Dropped(page(2)), moved(1, 2)]), 0);
+        assert_eq!(sole(&[moved(1, 2), moved(2, 3), moved(7, 8)]), 1);
+    }
+}

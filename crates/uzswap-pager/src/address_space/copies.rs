@@ -72,6 +72,56 @@ pub(crate) fn count_copies(space: &SpaceHandle, size: Size, now: Instant) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address_space::for_tests::Written;
+    use crate::address_space::handle::SharedAddressSpace;
+    use crate::fork_group::ForkGroup;
+    use uzswap_sys::userfaultfd::Userfaultfd;
+
+    /// This process, as a child of a process with so many bytes.
+    fn child(resident_bytes: u64) -> AddressSpace {
+        let nothing = std::fs::File::open("/dev/null").unwrap();
+        let uffd = Userfaultfd::from_fd(nothing.into());
+        let mut space = AddressSpace::new(uffd, Some(std::process::id()));
+        space.join_group(&ForkGroup::default(), resident_bytes);
+        space.charge.expect_helper();
+        space
+    }
+
+    #[test]
+    fn copies_of_unprotected_memory_are_counted_now_and_then() {
+        let now = Instant::now();
+        let is_due = |space: &mut AddressSpace, now| space.due_for_copies(now).is_some();
+        let mut space = child(8 << 20);
+        assert!(is_due(&mut space, now));
+        space.count_copies_from_fork(8 << 20);
+        let (at, counts) = space.copies.last.unwrap();
+        assert_eq!((counts.anonymous, counts.others, counts.minor_faults), (2048, 0, 0));
+        let after = [EVERY - Duration::from_micros(1), EVERY];
+        assert_eq!(after.map(|age| is_due(&mut space, at + age)), [false, true]);
+        // Faults report the copies of protected memory.
+        space.registration.insert(0..PAGE);
+        assert!(is_due(&mut space, at + EVERY));
+        space.protect_rest(&crate::range_set::RangeSet::new());
+        assert!(!is_due(&mut space, at + EVERY) && space.copies.last.is_none());
+        assert!(!is_due(&mut child(1 << 20), now), "a small one makes few");
+        assert!(!is_due(&mut AddressSpace::of_nothing(), now));
+    }
+
+    #[test]
+    fn copied_pages_are_in_the_charge_of_the_child() {
+        let now = Instant::now();
+        let space = SharedAddressSpace::alone(child(8 << 20));
+        let size = Size { mapped: 9, anonymous: 7, others: 5 };
+        count_copies(&space, size, now);
+        assert_eq!(lock(&space).charge.copied_bytes(), 0);
+        drop(Written::new());
+        count_copies(&space, size, now + EVERY / 2);
+        assert_eq!(lock(&space).charge.copied_bytes(), 0, "it is too soon");
+        count_copies(&space, size, now + EVERY);
+        assert!(lock(&space).charge.copied_bytes() > 0);
+        let (_, counts) = lock(&space).copies.last.unwrap();
+        assert_eq!((counts.anonymous, counts.others), (7, 5));
+    }
 
     #[test]
     fn faults_that_brought_new_pages_are_no_copies() {

@@ -103,3 +103,68 @@ impl AddressSpace {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page_table::HEAT_MAX;
+
+    #[test]
+    fn a_process_has_streams_of_each_kind_of_fault() {
+        let mut space = AddressSpace::of_nothing();
+        assert_eq!([5, 6].map(|page| space.evicted_window(page, 16)), [5..6, 6..8]);
+        assert_eq!([5, 6].map(|page| space.faults.window_of_writes(page, 16)), [5..6, 6..8]);
+        // The stream of evicted pages has left one behind.
+        space.table.set(8, Entry { place: Place::Stored(1), ..UNKNOWN });
+        assert_eq!(space.evicted_window(9, 16), 9..10);
+        (0..3).for_each(|_| space.faults.note_served());
+        assert_eq!(space.faults.served(), 3);
+    }
+
+    #[test]
+    fn refaulting_pages_are_taken_off_the_size() {
+        let mut faults = FaultHistory::default();
+        assert_eq!(faults.discount(3200), 3200);
+        faults.note_evicted(1000);
+        (0..500).for_each(|_| faults.note_refault());
+        assert_eq!(faults.discount(3200), 100 + 1550);
+    }
+
+    #[test]
+    fn all_workers_read_the_faults_of_several_threads() {
+        let mut faults = FaultHistory::default();
+        let in_turn = |faults: &mut FaultHistory, threads: u32| {
+            (0..32).filter_map(|at| faults.note_thread(at % threads)).last()
+        };
+        assert_eq!(in_turn(&mut faults, 1), None, "one worker reads them");
+        assert!(!faults.has_all_workers());
+        assert_eq!(in_turn(&mut faults, 2), Some(Sources::Several));
+        faults.note_workers(true);
+        assert!(faults.has_all_workers());
+        assert_eq!(in_turn(&mut faults, 2), None);
+        assert_eq!(in_turn(&mut faults, 1), Some(Sources::One));
+    }
+
+    #[test]
+    fn fresh_pages_are_filled_ahead_of_a_stream() {
+        let mut space = AddressSpace::of_nothing();
+        let fill = |space: &mut AddressSpace, page| {
+            let window = space.fresh_window(page, 64);
+            space.filled_fresh(page, window.clone());
+            window
+        };
+        assert_eq!([fill(&mut space, 100), fill(&mut space, 101)], [100..101, 101..103]);
+        let entry = |page| {
+            let Entry { returned, ahead, .. } = space.table.get(page);
+            (returned, ahead)
+        };
+        let expected = [(true, false), (true, false), (true, true), (false, false)];
+        assert_eq!([100, 101, 102, 103].map(entry), expected);
+        // The page after them was restored from the store.
+        space.table.set(103, Entry { returned: true, heat: HEAT_MAX, ..UNKNOWN });
+        assert_eq!(fill(&mut space, 104), 104..108);
+        // All that was filled ahead left untouched.
+        (0..4).for_each(|_| space.faults.note_ahead(0, 64));
+        assert_eq!(fill(&mut space, 108), 108..109);
+    }
+}

@@ -282,10 +282,13 @@ fn copies_that_fit(resident_bytes: u64, room: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
+    use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
-    use crate::address_space::PAGE;
+    use crate::address_space::for_tests::STAGING;
     use crate::address_space::handle::{SharedAddressSpace, lock};
+    use crate::address_space::{Change, PAGE};
+    use uzswap_preload::protocol::holder;
 
     #[test]
     fn children_of_a_process_that_has_ended_have_what_was_known_last() {
@@ -320,8 +323,113 @@ mod tests {
         };
         let of_parent = ForkAdvice { not_copied: page(0), wiped: page(1), stacks: page(2) };
         space.fork_reports.inherit_advice(of_parent.clone());
+        space.changed(Change::Unmapped(0..PAGE));
         let AdviceAtFork::Uncertain(of) = space.advice_at_fork() else { panic!() };
         assert_eq!(of.answers, [ForkAdvice { not_copied: RangeSet::new(), ..of_parent }]);
+        assert!(!of.changes.is_empty() && !of.are_some_pending);
+    }
+
+    #[test]
+    fn forks_are_reported_before_their_copies_exceed_the_headroom() {
+        const MIB: u64 = 1 << 20;
+        let mut space = AddressSpace::with_helper(STAGING);
+        let helper = space.commands.free_helper().unwrap();
+        let mut from = |resident_mib, room_mib| {
+            space.have_forks_reported(resident_mib * MIB, room_mib * MIB);
+            helper.control().tell_forks_from.load(Relaxed)
+        };
+        assert_eq!([from(8, 7), from(8, 8), from(8, 23), from(8, 24)], [1, 2, 3, 4]);
+        // Copies of a small process are few, until they do not fit.
+        assert_eq!([from(3, 3), from(3, 2), from(4, 4)], [0, 1, 2]);
+        assert_eq!(from(4, u64::MAX / MIB), 0, "there is no such number");
+        assert_eq!(from(0, 0), 1);
+        space.registration.insert(0..PAGE);
+        space.have_forks_reported(8 * MIB, 800 * MIB);
+        assert_eq!(helper.control().tell_forks_from.load(Relaxed), 1, "each one");
+    }
+
+    #[test]
+    fn a_fork_is_allowed_while_its_copies_fit() {
+        let mut space = AddressSpace::with_helper(STAGING);
+        let helper = space.commands.free_helper().unwrap();
+        helper.control().forks.store(5, Relaxed);
+        assert!(!space.allow_fork(0, 0) && !space.allow_fork(1, 0));
+        // One child of the four forks before this one is unknown.
+        assert_eq!(helper.control().tell_forks_from.load(Relaxed), 3 + 1);
+        let room = space.resident_bytes() * 100;
+        assert!(space.allow_fork(0, room) && space.allow_fork(1, room));
+        assert!(!space.allow_fork(10_000, room));
+        assert!(!AddressSpace::of_nothing().allow_fork(0, u64::MAX));
+    }
+
+    #[test]
+    fn a_report_is_answered_while_the_helper_moves_nothing() {
+        let mut space = AddressSpace::with_helper(STAGING);
+        let helper = space.commands.free_helper().unwrap();
+        for lock in [holder::NONE, holder::HELPER] {
+            helper.control().lock.store(lock, Relaxed);
+            assert!(!space.let_fork(0..PAGE), "its userfaultfd is none");
+            assert_eq!(helper.control().lock.load(Relaxed), lock);
+        }
+        assert_eq!(helper.control().changes.load(Relaxed), 0);
+        space.have_all_forks_reported();
+        assert_eq!(helper.control().tell_forks_from.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn a_touch_behind_staging_tells_of_a_fork() {
+        let space = AddressSpace::with_helper(STAGING);
+        let last = STAGING + STAGING_PAGES as u64 * PAGE;
+        let touches = [STAGING, last - 1, last, last + PAGE - 1, last + PAGE];
+        assert_eq!(touches.map(|at| space.tells_fork(at)), [false, false, true, true, false]);
+        assert!(!AddressSpace::of_nothing().tells_fork(last));
+    }
+
+    #[test]
+    fn a_reported_fork_of_one_thread_has_the_advice_of_before() {
+        let mut process = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let mut space = AddressSpace::of_nothing();
+        space.process.read(process.id());
+        assert!(!space.is_about_to_fork() && !space.fork_reports.has_advice());
+        space.prepare_fork();
+        assert!(space.is_about_to_fork() && space.fork_reports.has_advice());
+        space.changed(Change::Unmapped(0..PAGE));
+        assert!(matches!(space.advice_at_fork(), AdviceAtFork::Known(_)));
+        assert!(!space.is_about_to_fork());
+        // A later fork is not reported: only its advice of after is known.
+        let AdviceAtFork::Uncertain(of) = space.advice_at_fork() else { panic!() };
+        assert_eq!(of.answers.len(), 1);
+        space.prepare_fork();
+        process.kill().unwrap();
+        process.wait().unwrap();
+        assert!(matches!(space.advice_at_fork(), AdviceAtFork::Known(_)));
+        // This process has several threads, which may change it until the fork.
+        space.process.read(std::process::id());
+        let threads = [(); 2].map(|()| std::thread::spawn(std::thread::park));
+        space.prepare_fork();
+        let AdviceAtFork::Uncertain(of) = space.advice_at_fork() else { panic!() };
+        assert_eq!(of.answers.len(), 2, "of before and of after");
+        for thread in threads {
+            thread.thread().unpark();
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn the_first_answer_about_advice_stays_and_joins_are_bounded() {
+        let mut reports = ForkReports::new();
+        reports.note_advice(Err(io::ErrorKind::NotFound.into()));
+        assert!(!reports.has_advice());
+        let mut stacks = RangeSet::new();
+        stacks.insert(0..PAGE);
+        reports.note_advice(Ok(ForkAdvice { stacks: stacks.clone(), ..ForkAdvice::default() }));
+        reports.note_advice(Ok(ForkAdvice::default()));
+        let advice = reports.advice.unwrap().ranges;
+        assert_eq!(AdviceAtFork::Known(advice).stacks(), Some(stacks));
+        let mut reports = ForkReports::new();
+        let admitted = (0..JOINS_AT_ONCE).filter(|_| reports.admit_child()).count();
+        assert_eq!(admitted, JOINS_AT_ONCE as usize);
+        assert!((0..JOINS_AT_ONCE).any(|_| !reports.admit_child()));
     }
 
     #[test]

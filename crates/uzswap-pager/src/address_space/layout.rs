@@ -13,6 +13,8 @@
 mod exhaustive;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod tests;
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -14,6 +14,8 @@ mod charge;
 mod commands;
 mod copies;
 mod fault_history;
+#[cfg(test)]
+mod for_tests;
 mod fork_advice;
 mod fork_reports;
 pub(crate) mod handle;

@@ -1,5 +1,8 @@
 //! Commands to the helper: which pages leave, and what came of it.
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::ops::Range;
 use std::time::Instant;
@@ -288,53 +291,5 @@ impl AddressSpace {
             add_page(&mut runs, page, staged);
         }
         Ok(runs)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::address_space::pages;
-
-    #[test]
-    fn refused_moves_are_distinguished_by_their_errno() {
-        let done = |work, moved, errno| {
-            let mut space = AddressSpace::of_nothing();
-            space.registration.insert(0..100 * PAGE);
-            let mut run = MoveRun::new(10, 0);
-            (run.count, run.moved) = (8, moved);
-            let runs = vec![run];
-            let command = Command { number: 1, work, anew: None, batch: None, runs, drops: None };
-            space.done(command, std::iter::once(errno));
-            let stay: Vec<u64> = (10..18).filter(|page| !space.may_leave(*page)).collect();
-            let has_no_memory = space.commands.has_no_memory();
-            (space.commands.take_result().0.shared, stay, has_no_memory)
-        };
-        // The page may be shared, and is made the program's own first.
-        assert_eq!(done(work::MOVE, 3, libc::EBUSY), (vec![(13, 5)], vec![], false));
-        // The page is pinned, and those after it are tried one by one.
-        assert_eq!(done(work::OWN_AND_MOVE, 3, libc::EBUSY), (vec![(14, 4)], vec![13], false));
-        // The kernel refuses more mappings, and nothing went.
-        assert_eq!(done(work::MOVE, 0, libc::ENOMEM), (vec![], vec![], true));
-        assert_eq!(done(work::MOVE, 3, libc::ENOMEM), (vec![], vec![], false));
-    }
-
-    #[test]
-    fn pages_are_marked_again_where_their_protection_has_ended() {
-        let marked_of = |unprotected: Range<u64>| -> Vec<Range<u64>> {
-            let mut space = AddressSpace::of_nothing();
-            let mut run = MoveRun::new(10, 0);
-            run.count = 4;
-            let (number, work, runs) = (1, work::MOVE, vec![run]);
-            let command = Command { number, work, anew: None, batch: None, runs, drops: None };
-            space.commands.put_back(command);
-            let _ = space.unprotect(unprotected, false); // its userfaultfd is none
-            let mut command = space.commands.take_current().unwrap();
-            // The helper has moved three pages, and marked two of them.
-            space.note_moved(&mut command, std::iter::once((3, 2)));
-            space.markers.marked.iter().map(pages).collect()
-        };
-        assert_eq!(marked_of(14 * PAGE..20 * PAGE), vec![12..13]);
-        assert_eq!(marked_of(8 * PAGE..11 * PAGE), vec![10..13]);
     }
 }

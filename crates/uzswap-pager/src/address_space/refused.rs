@@ -205,7 +205,133 @@ fn numbered(part: &Range<u64>) -> (u64, usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
     use super::*;
+    use crate::address_space::for_tests::{STAGING, WRITTEN, Written};
+    use crate::fork_group::ForkGroup;
+    use crate::program::procfs::ProcessFiles;
+    use uzswap_preload::protocol::holder;
+
+    #[test]
+    fn each_way_takes_the_refused_pages_of_its_rights() {
+        let written = Written::new();
+        let first = written.page();
+        // The command of a way: its work, its runs and the rights of a new mapping; and the pages
+        // that are left for the next way. Another process may share the pages.
+        let give = |way, is_shared: bool| {
+            let mut space = AddressSpace::with_helper(STAGING);
+            let group = ForkGroup::default();
+            let _other = group.join();
+            if is_shared {
+                space.join_group(&group, PAGE);
+            }
+            space.registration.insert(written.start..written.start + 5 * PAGE);
+            space.staging.take_empty();
+            let mut refused = vec![(first, 5)];
+            assert!(!space.give_refused(&mut Vec::new(), way).unwrap());
+            let is_given = space.give_refused(&mut refused, way).unwrap();
+            assert_eq!(is_given, space.commands.current().is_some());
+            let left: Vec<_> = refused.iter().map(|&(page, count)| (page - first, count)).collect();
+            let command = space.commands.take_current();
+            let command = command.map(|it| {
+                assert_eq!(it.runs[0].staged, BATCH_PAGES, "the second batch");
+                let runs = it.runs.iter().map(|run| (run.page - first, run.count));
+                (it.work, runs.collect::<Vec<_>>(), it.anew)
+            });
+            (command, left)
+        };
+        let executable = READ_WRITE | libc::PROT_EXEC as Rights;
+        let [all, alone] = [5, WRITTEN as usize].map(|count| vec![(0, count)]);
+        let rest = vec![(WRITTEN, 2)];
+        for is_shared in [false, true] {
+            let moved = Some((work::MOVE, all.clone(), None));
+            assert_eq!(give(Way::Move(READ_WRITE), is_shared), (moved, vec![]));
+            for way in [Way::EXECUTABLE, Way::Own(executable)] {
+                assert_eq!(give(way, is_shared), (None, all.clone()), "they have other rights");
+            }
+            let remapped = Some((work::REMAP, all.clone(), Some(READ_WRITE)));
+            assert_eq!(give(Way::RemapShared, is_shared), (remapped, vec![]));
+        }
+        let by_page = |pages: u64| (0..pages).map(|page| (page, 1)).collect::<Vec<_>>();
+        let owned = |pages| Some((work::OWN_AND_MOVE, by_page(pages), None));
+        let remapped = |runs: &Vec<_>| Some((work::REMAP, runs.clone(), Some(READ_WRITE)));
+        assert_eq!(give(Way::Own(READ_WRITE), false), (owned(5), vec![]));
+        assert_eq!(give(Way::Remap, false), (remapped(&all), vec![]));
+        // A page that nobody has touched may be another process's.
+        assert_eq!(give(Way::Own(READ_WRITE), true), (owned(WRITTEN), rest.clone()));
+        assert_eq!(give(Way::Remap, true), (remapped(&alone), rest));
+    }
+
+    #[test]
+    fn refused_pages_stay_while_pages_may_not_move() {
+        let written = Written::new();
+        let mut space = AddressSpace::with_helper(STAGING);
+        let refused = vec![(written.page(), 1)];
+        let is_given = |space: &mut AddressSpace| {
+            space.give_refused(&mut refused.clone(), Way::Remap).unwrap()
+        };
+        assert!(!is_given(&mut space), "they are not registered");
+        assert_eq!(space.staging.take_empty(), Some(0));
+        space.registration.insert(written.start..written.start + PAGE);
+        space.unevictable.expect_words();
+        assert!(!is_given(&mut space));
+        space.unevictable.begin_word_scan();
+        assert!(is_given(&mut space) && !is_given(&mut space), "the helper has a command");
+    }
+
+    #[test]
+    fn a_remap_that_no_event_reports_may_have_moved_something_else() {
+        let mut space = AddressSpace::with_helper(STAGING);
+        let replaced = |space: &AddressSpace, work, moved, is_reported, is_doubted| {
+            let run = MoveRun { moved, is_reported, is_doubted, ..MoveRun::new(7, 0) };
+            let runs = vec![MoveRun::new(5, 1), run];
+            space.find_replaced(&Command {
+                number: 1,
+                work,
+                anew: None,
+                batch: None,
+                runs,
+                drops: None,
+            })
+        };
+        assert_eq!(replaced(&space, work::REMAP, 1, false, false), Some(7 * PAGE));
+        assert_eq!(replaced(&space, work::REMAP, 0, false, false), None);
+        assert_eq!(replaced(&space, work::MOVE, 1, false, false), None);
+        // An event before it moved other memory away, which was not registered.
+        assert_eq!(replaced(&space, work::REMAP, 1, true, true), None);
+        let mut ended = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        space.process.read(ended.id());
+        ended.kill().unwrap();
+        ended.wait().unwrap();
+        assert_eq!(replaced(&space, work::REMAP, 1, true, false), None);
+        assert_eq!(replaced(&space, work::REMAP, 1, true, true), Some(7 * PAGE), "nobody knows");
+    }
+
+    #[test]
+    fn a_helper_is_held_once_its_run_is_a_mapping_of_its_own() {
+        let files = ProcessFiles::of_thread(std::process::id()).unwrap();
+        let mapped = uzswap_preload::LIBRARY.as_ptr().addr() as u64;
+        let end = files.mappings.end_of(mapped).unwrap().unwrap();
+        let hold = |lock, work, pages_to_end: u64| {
+            let mut space = AddressSpace::with_helper(end - pages_to_end * PAGE);
+            let helper = space.commands.free_helper().unwrap();
+            let mut run = MoveRun::new(7, 0);
+            run.count = 2;
+            space.give(&helper, work, Some((0, READ_WRITE)), vec![run]);
+            helper.control().lock.store(lock, Relaxed);
+            let is_held = space.hold_remapping(&helper);
+            let MoveRun { moved, missing, .. } = space.commands.current().unwrap().runs[0];
+            // No page of a file was moved there.
+            assert_eq!(missing, moved);
+            (is_held, moved, helper.control().lock.load(Relaxed))
+        };
+        let (remapping, held) = (holder::REMAPPING, holder::SUPERVISOR);
+        assert_eq!(hold(remapping, work::REMAP, 2), (true, 2, held));
+        assert_eq!(hold(remapping, work::REMAP, 3), (false, 0, remapping), "it has not moved");
+        assert_eq!(hold(remapping, work::MOVE, 2), (false, 0, remapping));
+        assert_eq!(hold(holder::HELPER, work::REMAP, 2), (false, 0, holder::HELPER));
+    }
 
     #[test]
     fn a_run_is_of_one_mapping_and_of_pages_that_may_leave() {

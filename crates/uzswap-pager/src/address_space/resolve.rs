@@ -302,6 +302,23 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_before_is_where_its_piece_is() {
+        let piece = Piece { start: B, end: B + 2 * BYTES, was: A };
+        assert_eq!(piece.now_of(&(A..A + BYTES)), Some(B..B + BYTES));
+        assert_eq!(piece.now_of(&(A + BYTES..C)), Some(B + BYTES..B + 2 * BYTES));
+        assert_eq!(piece.now_of(&(0..A + 1)), Some(B..B + 1));
+        assert_eq!([0..A, A + 2 * BYTES..C].map(|range| piece.now_of(&range)), [None, None]);
+    }
+
+    #[test]
+    fn orders_that_differ_about_one_page_agree_about_another() {
+        const D: u64 = 0x4000;
+        let moves = moves(&[(A, C), (B, C), (D, A)], false);
+        let found = origins(&[A, B, D], &[A, C], &moves, &[C]);
+        assert_eq!(found, [(A, Some(D)), (C, None)]);
+    }
+
+    #[test]
     fn two_moves_to_one_place_leave_it_unknown() {
         let found = origins(&[A, B], &[C], &moves(&[(A, C), (B, C)], false), &[C]);
         assert_eq!(found, [(C, None)]);
@@ -341,6 +358,16 @@ mod tests {
         assert_eq!(origins(&[A, B], &[B], after, &[B]), [(B, Some(A))]);
         // The parent may have unmapped the memory that moved.
         assert_eq!(origins(&[A, B], &[B], after, &[A, B]), [(B, None)]);
+    }
+
+    #[test]
+    fn a_page_without_a_marker_is_lost_unless_an_event_reports_that() {
+        let (evicted, none) = (&set(&[A]), &RangeSet::new());
+        let resolve =
+            |gone: &[u64]| evidence([evicted, none, none, &set(gone)], &[], &[]).resolve();
+        let (lost, gone) = (resolve(&[]), resolve(&[A]));
+        assert!(lost.has_losses && !gone.has_losses);
+        assert_eq!((lost.unknown, gone.unknown), (set(&[A]), RangeSet::new()));
     }
 
     #[test]

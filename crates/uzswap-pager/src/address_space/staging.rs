@@ -301,7 +301,116 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::page_table::{Entry, HEAT_MAX, UNKNOWN};
+    use crate::address_space::changes::Changes;
+    use crate::address_space::for_tests::{STAGING, Written};
+    use crate::address_space::inheritance::Uncertain;
+    use crate::page_table::{HEAT_MAX, UNKNOWN};
+
+    /// A batch with pages of the program in its first pages.
+    fn fill(space: &mut AddressSpace, owners: &[u64]) -> usize {
+        let batch = space.staging.take_empty().unwrap();
+        for (staged, &owner) in ((batch * BATCH_PAGES) as u32..).zip(owners) {
+            let entry = Entry { place: Place::Staged(staged), ahead: owner == 9, ..UNKNOWN };
+            space.table.set(owner, entry);
+            space.staging.set_owner(staged, owner);
+        }
+        space.staging.fill(batch, owners.len(), false);
+        batch
+    }
+
+    #[test]
+    fn batches_are_taken_by_age_with_the_pages_that_they_have_still() {
+        let mut space = AddressSpace::with_helper(STAGING);
+        let all = [&[7, 8, 9][..], &[20], &[30, 31]].map(|owners| fill(&mut space, owners));
+        assert_eq!((space.filled_batches(), space.staging.owned()), (3, 6));
+        assert_eq!(space.staging.bytes(), 3 * size_of::<OfBatch>());
+        let first = (all[0] * BATCH_PAGES) as u32;
+        space.returned(8, 0);
+        assert_eq!(space.batch_pages()[..3], [first, first + 2, (all[1] * BATCH_PAGES) as u32]);
+        let oldest = space.take_oldest_batch().unwrap();
+        assert_eq!(oldest.number, all[0]);
+        let pages = oldest.staged.iter().map(|it| (it.number, it.address, it.owner, it.ahead));
+        let address = |number: u32| STAGING + u64::from(number) * PAGE;
+        let [at_first, at_third] = [first, first + 2].map(|number| (number, address(number)));
+        let expected = [(at_first.0, at_first.1, 7, false), (at_third.0, at_third.1, 9, true)];
+        assert_eq!(pages.collect::<Vec<_>>(), expected);
+        assert_eq!(space.take_newest_batch().unwrap().number, all[2]);
+        space.keep_batch(all[0]);
+        let numbers = [(); 3].map(|()| space.take_oldest_batch().map(|batch| batch.number));
+        assert_eq!(numbers, [Some(all[1]), Some(all[0]), None]);
+        // The helper frees its memory, and has moved three pages to it.
+        assert!(!space.has_drained_batch());
+        space.drain_batch(all[0]);
+        assert!(space.has_drained_batch());
+        assert_eq!(space.staging.take_drained(), Some(all[0]));
+        assert_eq!(space.staging.free(all[0]), 3);
+        assert_eq!(space.staging.take_empty(), Some(all[0]));
+    }
+
+    #[test]
+    fn all_batches_are_filled_but_none_twice() {
+        let mut space = AddressSpace::with_helper(STAGING);
+        let mut taken: Vec<usize> = (0..BATCHES).map(|_| fill(&mut space, &[5])).collect();
+        assert!(!space.has_empty_batch());
+        taken.sort_unstable();
+        assert_eq!(taken, Vec::from_iter(0..BATCHES));
+        space.staging.put_empty(4);
+        assert!(space.has_empty_batch());
+        // Empty batches that the kernel has filled are freed one after the other.
+        space.staging.fill(2, 0, true);
+        space.staging.fill(3, 0, true);
+        assert_eq!(space.staging.take_drained(), Some(2));
+        let empty = std::iter::from_fn(|| space.staging.take_empty());
+        assert_eq!(empty.collect::<Vec<_>>(), [3, 4]);
+    }
+
+    #[test]
+    fn a_staged_page_is_stored_once_unless_it_has_returned() {
+        let mut space = AddressSpace::with_helper(STAGING);
+        let first = (fill(&mut space, &[7, 9]) * BATCH_PAGES) as u32;
+        assert!(space.stored(first + 1, 3) && !space.stored(first + 1, 4));
+        let entry = space.table.get(9);
+        assert_eq!((entry.place, entry.ahead), (Place::Stored(3), false));
+        // The table has it elsewhere by now.
+        space.table.set(7, Entry { place: Place::Stored(2), ..UNKNOWN });
+        assert!(space.stored(first, 5));
+        assert_eq!(space.table.get(7).place, Place::Stored(2));
+    }
+
+    #[test]
+    fn a_page_is_given_back_once_no_change_is_pending() {
+        let mut space = AddressSpace::with_helper(STAGING);
+        let first = (fill(&mut space, &[7]) * BATCH_PAGES) as u32;
+        let page = [0; PAGE_SIZE];
+        assert!(!space.give_back(first + 1, &page).unwrap(), "nobody has it");
+        let error = space.give_back(first, &page).unwrap_err(); // its userfaultfd is none
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
+        let (answers, changes) = (Vec::new(), Changes::default());
+        space.layout.inherit_undecided(Uncertain { answers, changes, are_some_pending: false });
+        let error = space.give_back(first, &page).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn staging_has_addresses_rights_and_contents() {
+        let space = AddressSpace::with_helper(STAGING);
+        let ends = [STAGING - 1, STAGING, STAGING + STAGING_BYTES - 1, STAGING + STAGING_BYTES];
+        assert_eq!(ends.map(|at| space.is_staging(at)), [false, true, true, false]);
+        let mut staging = Staging::new();
+        staging.set_rights(1, Some(READ_WRITE | 4));
+        staging.set_rights(2, None);
+        assert_eq!(
+            [0, 1, 2].map(|batch| staging.has_rights(batch, READ_WRITE)),
+            [true, false, false]
+        );
+        assert!(staging.has_rights(1, READ_WRITE | 4));
+        let written = Written::new();
+        let space = AddressSpace::with_helper(written.start - PAGE);
+        let mut page = [2; PAGE_SIZE];
+        space.read_staged(1, &mut page).unwrap();
+        assert_eq!(page[..2], [1, 0]);
+        assert!(AddressSpace::of_nothing().read_staged(0, &mut page).is_err());
+    }
 
     #[test]
     fn owners_are_a_map_that_takes_memory_for_batches_in_use() {
@@ -320,6 +429,7 @@ mod tests {
         }
         let all: Vec<(u32, u64)> = (0..BATCHES).flat_map(|batch| owners.of_batch(batch)).collect();
         assert_eq!(all, twin.into_iter().collect::<Vec<_>>());
+        assert_eq!(owners.count(), all.len());
         for (staged, owner) in all {
             assert!(owners.bytes() >= BATCH_PAGES * 8);
             assert_eq!(owners.take(staged), Some(owner));

@@ -256,6 +256,9 @@ mod tests {
         assert_eq!(lineage.known.len(), 16_384);
         assert!(finds(&mut lineage, 11, 0).0);
         assert_eq!(lineage.known.len(), 2);
+        lineage.known = (0..6000).map(|at| (1_000_000 + at, 1)).collect();
+        assert!(finds(&mut lineage, 12, 0).0);
+        assert_eq!(lineage.known.len(), 6003);
         let now = Instant::now();
         for user in 0..1024 {
             lineage.take_walk(user, now);

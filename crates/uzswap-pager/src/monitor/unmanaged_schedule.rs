@@ -134,6 +134,10 @@ mod tests {
         scanned = Scanned { depth: Depth::Newcomers, has_newcomers: false, ..scanned };
         schedule.end_scan(at(100), Scanned { has_unmanaged: false, ..scanned });
         assert_eq!((schedule.newcomers, schedule.next()), (None, at(200)));
+        // A long scan puts newcomers off.
+        let took = Duration::from_millis(10);
+        schedule.end_scan(at(100), Scanned { has_newcomers: true, took, ..scanned });
+        assert_eq!((schedule.newcomers, schedule.follow), (Some(at(300)), at(300)));
     }
 
     #[test]

@@ -309,6 +309,19 @@ mod tests {
     }
 
     #[test]
+    fn windows_shrink_if_more_than_an_eighth_left_untouched() {
+        let mut streams = FreshStreams::default();
+        let mut most = |touched, untouched| {
+            streams.see(touched, untouched);
+            streams.most
+        };
+        assert_eq!([most(0, 63), most(0, 1)], [64, 16], "few tell little");
+        assert_eq!([most(70, 10), most(69, 11), most(0, 64), most(0, 64)], [32, 8, 2, 1]);
+        assert_eq!([most(0, 99), most(63, 0), most(1, 0), most(80, 0)], [1, 1, 2, 4]);
+        assert_eq!((0..9).map(|_| most(64, 0)).last(), Some(WINDOW_MAX));
+    }
+
+    #[test]
     fn a_stream_goes_on_past_what_is_known_to_be_there() {
         let mut streams = FreshStreams::default();
         let mut page = 0;

@@ -120,8 +120,18 @@ mod tests {
             density.is_dense()
         };
         // A fast page takes 2 bytes, a dense one none.
-        let cases = [(50, 25), (51, 25), (40, 20), (1, 13), (0, 12), (40, 20), (51, 51), (26, 26)];
-        let is_dense = [false, true, true, true, false, false, true, true];
+        let cases = [
+            (50, 25),
+            (51, 25),
+            (40, 20),
+            (1, 13),
+            (0, 12),
+            (40, 20),
+            (51, 51),
+            (26, 26),
+            (26, 25),
+        ];
+        let is_dense = [false, true, true, true, false, false, true, true, false];
         assert_eq!(cases.map(decide), is_dense);
     }
 

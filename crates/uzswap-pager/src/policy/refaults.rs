@@ -65,6 +65,16 @@ mod tests {
     }
 
     #[test]
+    fn counts_halve_once_there_are_two_periods() {
+        let mut refaults = Refaults::default();
+        refaults.evict(2 * PERIOD as usize - 1);
+        (0..100).for_each(|_| refaults.refault());
+        assert_eq!((refaults.evicted, refaults.refaults), (2 * PERIOD - 1, 100));
+        refaults.evict(1);
+        assert_eq!((refaults.evicted, refaults.refaults), (PERIOD, 50));
+    }
+
+    #[test]
     fn the_first_refaults_tell_little() {
         let mut refaults = Refaults::default();
         refaults.evict(1);

@@ -340,6 +340,23 @@ impl Helper {
         self.is_late() && since.is_some_and(|since| since.elapsed() < LATE)
     }
 
+    /// A helper without a process, with staging at this address.
+    #[cfg(test)]
+    pub(crate) fn of_nobody(staging: u64) -> Helper {
+        use rustix::event::epoll::{CreateFlags, EventData, create};
+        let epolls = [create(CreateFlags::CLOEXEC).unwrap()].into();
+        let (connection, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        let connection = Foreign::new(connection.into());
+        let connection = Polled::add(&epolls, connection, EventData::new_u64(0)).unwrap();
+        Helper::new(connection, SharedControl::new().unwrap().0, staging)
+    }
+
+    /// The memory that its process would share.
+    #[cfg(test)]
+    pub(crate) fn control(&self) -> &SharedControl {
+        &self.control
+    }
+
     /// Waits for the answer to the last command.
     pub(crate) fn hear(&self, patience: Duration) -> Heard {
         let heard = self.wait(patience);

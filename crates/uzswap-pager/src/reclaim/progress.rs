@@ -100,6 +100,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn rounds_are_counted_and_a_waiting_fault_is_known() {
+        let progress = EvictorProgress::new(Instant::now());
+        assert_eq!((progress.rounds(), progress.is_awaited()), (0, false));
+        (0..3).for_each(|_| progress.end_round());
+        progress.set_awaited(true);
+        assert_eq!((progress.rounds(), progress.is_awaited()), (3, true));
+    }
+
+    #[test]
     fn a_report_holds_for_a_while() {
         let start = Instant::now();
         let progress = EvictorProgress::new(start);

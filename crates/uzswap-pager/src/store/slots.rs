@@ -173,7 +173,30 @@ mod tests {
         assert_eq!(slots.take(), Some(1));
         assert_eq!([0, 1, 4].map(|slot| slots.taken_since(slot)), [5, 0, 1]);
         assert_eq!((slots.count(), slots.used()), (5, 5));
-        assert!(slots.bytes() >= 5 * 2 * size_of::<u32>());
+        let capacities = {
+            let Inner { holders, taken_at, free, .. } = &*slots.0.lock();
+            holders.capacity() + taken_at.capacity() + free.capacity()
+        };
+        assert_eq!(slots.bytes(), capacities * size_of::<u32>());
+    }
+
+    #[test]
+    fn a_slot_counts_the_pages_that_name_it_and_is_free_without() {
+        let slots = Slots::default();
+        [0, 1].into_iter().for_each(|slot| assert_eq!(slots.take(), Some(slot)));
+        slots.share(1);
+        let wrong = |named: &[u32], else_holds| slots.wrong(named.to_vec(), else_holds);
+        assert!(wrong(&[0, 1, 1], false).is_empty());
+        assert_eq!((wrong(&[0, 1], false).len(), wrong(&[0, 1], true).len()), (1, 0));
+        assert_eq!(wrong(&[0, 0, 1, 1], true).len(), 1, "no reader takes a name away");
+        assert!(wrong(&[0, 1, 1, 2], false)[0].starts_with("slot 2, "), "nobody has taken it");
+        assert!(slots.release(0));
+        assert_eq!(wrong(&[1, 1], false).len(), 1, "it is not free yet");
+        slots.free(0);
+        assert!(wrong(&[1, 1], false).is_empty());
+        slots.free(0);
+        let text = "slot 0, taken as number 1, is named by 0 pages, counts 0, and is free 2 times";
+        assert_eq!(wrong(&[1, 1], false), [text]);
     }
 
     #[test]

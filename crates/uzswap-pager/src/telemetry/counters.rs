@@ -221,6 +221,44 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_event_has_a_counter_of_its_own() {
+        let meter = Counters::new();
+        meter.fresh(1);
+        meter.restored(20, 300);
+        meter.stored(4_000);
+        meter.moved(50_000);
+        meter.freed(6, Duration::from_nanos(70));
+        meter.freed(1, Duration::from_nanos(7));
+        let expected = PagerCounts {
+            fresh_pages: 1,
+            restored_pages: 20,
+            staging_hits: 300,
+            stored_pages: 4_000,
+            moved_pages: 50_000,
+        };
+        assert_eq!(meter.counts(), expected);
+        assert_eq!(meter.frees(), FreeTimes { pages: 7, sum_ns: 77 });
+        assert_eq!(meter.kills(), 0);
+        meter.killed();
+        assert_eq!(meter.kills(), 1);
+        [true, false, false].into_iter().for_each(|is_over| meter.waited_for_room(is_over));
+        meter.fault(Duration::from_nanos(500));
+        let Faults { all, sum_ns, waited, over_limit } = meter.faults();
+        assert_eq!((all, sum_ns, waited, over_limit), (1, 500, 3, 1));
+    }
+
+    #[test]
+    fn of_a_hundred_faults_half_and_all_but_one_took_at_most_so_long() {
+        let meter = Counters::new();
+        for ns in 1..=100 {
+            meter.fault(Duration::from_nanos(ns));
+        }
+        let (times, _) = meter.times_and_counts();
+        let expected = FaultTimes { count: 100, p50_ns: 50, p99_ns: 99, max_ns: 100, sum_ns: 5050 };
+        assert_eq!(times, expected);
+    }
+
+    #[test]
     fn every_fault_is_in_the_bucket_that_says_so() {
         let meter = Counters::new();
         let times: Vec<u64> = (0..36)

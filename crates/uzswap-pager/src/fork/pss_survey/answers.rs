@@ -209,4 +209,28 @@ mod tests {
         }
         assert_eq!(common.members, 0);
     }
+
+    #[test]
+    fn an_answer_counts_for_a_process_that_is_a_member_still() {
+        let group = ForkGroup::default();
+        let counted = |is_member: bool, part: Option<Part>| {
+            let space = member(&group);
+            let answer = answer(&space, &group, part);
+            lock(&space).charge.count(100);
+            if !is_member {
+                lock(&space).charge.take_member();
+            }
+            assert_eq!(answer.is_of_member(), is_member);
+            answer.counts(2);
+            lock(&space).charge.counted()
+        };
+        let part = Part::of(60 << 20, 100 << 20, 2);
+        let mut common = Common::default();
+        common.add(&answer(&member(&group), &group, Some(part)));
+        assert_eq!(common.most_bytes(), 80 << 20);
+        let (of_two, _) = part.counted_of(2);
+        assert!(of_two > 100);
+        assert_eq!([true, false].map(|is| counted(is, Some(part))), [of_two, 100]);
+        assert_eq!([true, false].map(|is| counted(is, None)), [0, 100], "others count its pages");
+    }
 }

@@ -8,6 +8,8 @@
 mod answers;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod tests;
 mod usage_total;
 
 use std::collections::BTreeMap;
@@ -352,87 +354,4 @@ fn member(group: &crate::fork_group::ForkGroup) -> SpaceHandle {
     let mut space = crate::address_space::AddressSpace::of_nothing();
     space.join_group(group, 100);
     crate::address_space::handle::SharedAddressSpace::alone(space)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fork_group::ForkGroup;
-
-    #[test]
-    fn it_is_urgent_where_answers_lower_much_of_what_seems_in_use() {
-        let mut survey = PssSurvey::new();
-        let urgency =
-            |survey: &PssSurvey| [450, 970, 1001].map(|used| survey.urgency(used, 960, 1000));
-        let usual = [Urgency::Low, Urgency::Usual, Urgency::High];
-        assert_eq!(urgency(&survey), usual);
-        survey.note_corrected(40);
-        assert_eq!(urgency(&survey), [Urgency::Low, Urgency::High, Urgency::High]);
-        // The next ones lower nothing, in the end.
-        (0..2).for_each(|_| survey.note_corrected(0));
-        assert_eq!(urgency(&survey)[1], Urgency::High);
-        survey.note_corrected(0);
-        assert_eq!(urgency(&survey), usual);
-    }
-
-    #[test]
-    fn an_answer_costs_no_more_where_it_waits() {
-        let mut survey = PssSurvey::new();
-        let (left, since) = (survey.left, process::thread_time());
-        let wait = Duration::from_millis(50);
-        thread::sleep(wait);
-        survey.spend(since);
-        assert!(survey.took < wait, "{survey:?}");
-        assert_eq!(survey.left, left - nanoseconds(survey.took));
-    }
-
-    #[test]
-    fn answers_count_for_some_times_what_they_took() {
-        let mut survey = PssSurvey::new();
-        assert!(survey.is_old(Urgency::Low), "there were none");
-        let ended = survey.updated;
-        survey.ended = Some(ended);
-        let mut is_old = |took: u64, after: u64, urgency: Urgency| {
-            survey.took = Duration::from_millis(took);
-            survey.updated = ended + Duration::from_millis(after);
-            survey.is_old(urgency)
-        };
-        for (took, urgency, old_after) in [
-            (1, Urgency::High, 3),
-            (1, Urgency::Usual, 10),
-            (1, Urgency::Low, 20),
-            // And no longer than if they had taken 5 ms.
-            (1000, Urgency::High, 15),
-            (1000, Urgency::Usual, 50),
-            (1000, Urgency::Low, 100),
-        ] {
-            let are_old = [old_after - 1, old_after].map(|after| is_old(took, after, urgency));
-            assert_eq!(are_old, [false, true], "{took} ms, {urgency:?}");
-        }
-    }
-
-    #[test]
-    fn all_members_are_asked_once_the_last_answers_are_old() {
-        let group = ForkGroup::default();
-        let spaces = [(); 3].map(|()| member(&group));
-        let mut survey = PssSurvey::new();
-        assert!(!survey.begin(&spaces, &[], Urgency::Usual));
-        assert_eq!(survey.to_ask.len(), 0, "they have no files to be asked by");
-        spaces.iter().for_each(|space| lock(space).process.read(std::process::id()));
-        let asked =
-            |survey: &PssSurvey| survey.groups.values().map(|known| known.asked).sum::<u32>();
-        assert!(!survey.begin(&spaces, &[], Urgency::Usual));
-        assert_eq!((survey.to_ask.len(), asked(&survey)), (3, 3));
-        // No survey begins while members wait to be asked, or while the answers are new.
-        survey.to_ask.pop();
-        survey.begin(&spaces, &[], Urgency::Usual);
-        assert_eq!(survey.to_ask.len(), 2);
-        survey.to_ask.clear();
-        (survey.ended, survey.took) = (Some(survey.updated), Duration::from_millis(1));
-        survey.begin(&spaces, &[], Urgency::Usual);
-        assert_eq!(survey.to_ask.len(), 0);
-        survey.updated += Duration::from_millis(10);
-        survey.begin(&spaces, &[], Urgency::Usual);
-        assert_eq!(survey.to_ask.len(), 3);
-    }
 }

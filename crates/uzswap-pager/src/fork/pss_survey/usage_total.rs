@@ -146,6 +146,31 @@ mod tests {
     }
 
     #[test]
+    fn copies_since_the_survey_and_inherited_bytes_are_added_and_doubtful() {
+        const PAGE: u64 = PAGE_SIZE as u64;
+        let group = ForkGroup::default();
+        let (parent, child) = (member(&group), member(&group));
+        lock(&child).join_group(&group, 10 * PAGE);
+        lock(&child).charge.expect_helper();
+        let sum = || {
+            let mut sum = UsageTotal::default();
+            [&parent, &child].iter().for_each(|space| sum.add(&mut lock(space), 10 * PAGE));
+            (sum.bytes(), sum.known_bytes())
+        };
+        assert_eq!(sum(), (10 * PAGE, 10 * PAGE), "the parent counts the pages of both");
+        group.part(3);
+        assert_eq!(sum(), (13 * PAGE, 13 * PAGE));
+        lock(&child).charge.inherit(100);
+        assert_eq!(sum(), (13 * PAGE + 100, 13 * PAGE));
+        drop(lock(&child).charge.take_member());
+        let mut sum = UsageTotal::default();
+        sum.add(&mut lock(&parent), PAGE);
+        assert_eq!(sum.once().group_changes, 1 + 2, "a member, and one that has left");
+        (0..2).for_each(|_| sum.add(&mut AddressSpace::of_nothing(), PAGE));
+        assert_eq!(sum.bytes(), 3 * PAGE, "two share nothing");
+    }
+
+    #[test]
     fn a_group_takes_no_more_than_its_members_would_alone() {
         let group = ForkGroup::default();
         let [first, second] = [(); 2].map(|()| member(&group));

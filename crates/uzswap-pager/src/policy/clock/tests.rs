@@ -232,6 +232,21 @@ fn neighbours_of_one_heat_are_picked_in_one_turn() {
     assert_eq!(all.len(), 1024, "each page in one of four turns");
 }
 
+#[test]
+fn the_only_page_is_picked_whatever_its_turn() {
+    for number in 0..1 << HEAT_MAX {
+        let (mut table, mut registered, none) =
+            (PageTable::default(), RangeSet::new(), RangeSet::new());
+        let page = number * NEIGHBOURS;
+        registered.insert(page * PAGE..(page + 1) * PAGE);
+        table.set(page, Entry { returned: true, heat: HEAT_MAX, ..UNKNOWN });
+        let known =
+            Known { table: &table, registered: &registered, unevictable: &none, removing: &none };
+        let picked = ClockHand::default().pick(1, known, &mut everything, false).unwrap();
+        assert_eq!(picked, [page]);
+    }
+}
+
 const TIB: u64 = 1 << 40;
 
 /// A program with so much registered memory, of which these pages are there, and the kernel.
@@ -289,7 +304,7 @@ fn a_search_is_as_long_as_the_kernel_takes_and_goes_on_where_it_ended() {
     sparse.took = ASKED_MAX / 8; // tables of dropped pages, all over
     let (mut hand, mut searches) = (ClockHand::default(), 1);
     while sparse.pick(&mut hand, 1).is_empty() {
-        assert!(sparse.asked.len() <= searches * 9, "search {searches}");
+        assert_eq!(sparse.asked.len(), searches * 9, "search {searches}");
         searches += 1;
     }
     assert!(sparse.asked.windows(2).all(|two| two[0].end == two[1].start));
@@ -337,4 +352,24 @@ fn each_page_is_picked_once_around() {
     (0..100).for_each(|page| model.touch(page));
     let order: Vec<u64> = (0..4).flat_map(|_| model.pick()).take(100).collect();
     assert_eq!(order, (0..100).collect::<Vec<u64>>());
+}
+
+#[test]
+fn a_search_ends_after_many_entries_and_goes_on_behind_them() {
+    let (table, none) = (PageTable::default(), RangeSet::new());
+    let mut registered = RangeSet::new();
+    registered.insert(0..4 * ASKED_BYTES);
+    // The program is about to drop all that is there.
+    let known =
+        Known { table: &table, registered: &registered, unevictable: &none, removing: &registered };
+    let mut hand = ClockHand::default();
+    for at in [0, ASKED_BYTES, 2 * ASKED_BYTES] {
+        let mut asked = Vec::new();
+        let found = &mut |range: Range<u64>| {
+            asked.push(range.start);
+            everything(range)
+        };
+        assert!(hand.pick(1, known, found, false).unwrap().is_empty());
+        assert_eq!(asked, [at]);
+    }
 }
