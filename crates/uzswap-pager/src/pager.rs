@@ -184,6 +184,12 @@ impl Pager {
         }
     }
 
+    /// Ends the guard, once all programs have ended. Some thread may still hold this pager, and the
+    /// guard would outlive the supervisor.
+    pub(crate) fn end_guard(&self) {
+        self.guard.get().into_iter().flatten().for_each(DeathGuard::end);
+    }
+
     /// The process that guards this one, if there is one yet.
     pub(crate) fn guard_pid(&self) -> Option<u32> {
         Some(self.guard.get()?.as_ref().ok()?.pid())

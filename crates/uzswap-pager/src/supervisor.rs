@@ -230,6 +230,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let status = waited?;
     ended?;
     let status = status.ok_or_else(failed)?;
+    pager.end_guard();
     Ok((ExitStatus::from_raw(status), pager.report(trace)))
 }
 

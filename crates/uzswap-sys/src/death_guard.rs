@@ -1,13 +1,14 @@
 //! The guard: a small process that acts if this process is killed. The guard shares this process's
 //! table of files, so descriptors stay open until the guard has done its work: killing every
 //! process that runs code of a certain file. The guard knows the file by device and inode: anybody
-//! can give a file any name.
+//! can give a file any name. It keeps the file open, so no other file gets this inode.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Once;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,16 +27,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 const QUIET_LOOKS: u32 = 3;
 
 /// A file as the kernel's `maps` name it in a mapping: device, inode, with the spaces around them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MappedFile(Vec<u8>);
+struct MappedFile(Vec<u8>);
 
 impl MappedFile {
-    /// The name of a file that this process may map as executable.
-    ///
-    /// # Errors
-    ///
-    /// The kernel's: `EPERM` on a file system that is mounted noexec.
-    pub fn of(file: &File) -> io::Result<MappedFile> {
+    fn of(file: &File) -> io::Result<MappedFile> {
         let (rights, kind) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);
         // SAFETY: a new mapping where the kernel likes, of a file that is open.
         let at =
@@ -73,6 +68,9 @@ pub struct DeathGuard {
     /// Of this process: read by the guard.
     _watched: OwnedFd,
     _spare: Spare,
+    _file: File,
+    /// The guard was ended.
+    ended: Once,
 }
 
 /// Descriptors for the guard to look at processes with, where this process has no more of them.
@@ -80,13 +78,15 @@ type Spare = [OwnedFd; 4];
 
 impl DeathGuard {
     /// Starts one. If this process ends before the guard, the guard kills all processes that have a
-    /// part of the file `mapped` to be executed. If it found one, it writes `message` to standard
+    /// part of `file` mapped to be executed. If it found one, it writes `message` to standard
     /// error.
     ///
     /// # Errors
     ///
-    /// The kernel's: `EAGAIN` or `ENOMEM` where there can be no more processes.
-    pub fn start(mapped: &MappedFile, message: &[u8]) -> io::Result<DeathGuard> {
+    /// The kernel's: `EAGAIN` or `ENOMEM` where there can be no more processes, and `EPERM` for a
+    /// file on a file system that is mounted noexec.
+    pub fn start(file: &File, message: &[u8]) -> io::Result<DeathGuard> {
+        let (mapped, file) = (MappedFile::of(file)?, file.try_clone()?);
         let watched = pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
         let spare = || watched.try_clone();
         let spare = [spare()?, spare()?, spare()?, spare()?];
@@ -97,7 +97,10 @@ impl DeathGuard {
         match pid {
             0 => guard(watched.as_fd(), spare, &mapped.0, message),
             -1 => Err(io::Error::last_os_error()),
-            pid => Ok(DeathGuard { pid: pid as i32, _watched: watched, _spare: spare }), // a pid_t
+            pid => {
+                let (pid, ended) = (pid as i32, Once::new()); // a pid_t
+                Ok(DeathGuard { pid, _watched: watched, _spare: spare, _file: file, ended })
+            }
         }
     }
 
@@ -105,14 +108,21 @@ impl DeathGuard {
     pub fn pid(&self) -> u32 {
         self.pid as u32
     }
+
+    /// Ends the guard: there is nothing to guard any more.
+    pub fn end(&self) {
+        self.ended.call_once(|| {
+            // SAFETY: a signal to a child that nobody else waits for.
+            unsafe { libc::kill(self.pid, libc::SIGKILL) };
+            // SAFETY: no status is asked for.
+            unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL) };
+        });
+    }
 }
 
 impl Drop for DeathGuard {
     fn drop(&mut self) {
-        // SAFETY: a signal to a child that nobody else waits for.
-        unsafe { libc::kill(self.pid, libc::SIGKILL) };
-        // SAFETY: no status is asked for.
-        unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL) };
+        self.end();
     }
 }
 
@@ -278,15 +288,33 @@ mod tests {
     }
 
     #[test]
+    fn no_other_file_gets_the_inode_while_there_is_a_guard() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("library");
+        std::fs::write(&path, [0; PAGE]).unwrap();
+        let guard = DeathGuard::start(&File::open(&path).unwrap(), b"").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let removed = format!("{} (deleted)", path.display());
+        let is_open = || {
+            let mut open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            open.any(|file| std::fs::read_link(file.path()).is_ok_and(|to| to == *removed))
+        };
+        assert!(is_open());
+        drop(guard);
+        assert!(!is_open());
+    }
+
+    #[test]
     fn a_guard_ends_with_its_owner_and_is_seen_by_nobody() {
-        let guard = DeathGuard::start(&MappedFile(FILE.to_vec()), b"").unwrap();
+        let program = File::open(std::env::current_exe().unwrap()).unwrap();
+        let guard = DeathGuard::start(&program, b"").unwrap();
         let pid = guard.pid();
         let folder = format!("/proc/{pid}");
         assert!(std::fs::exists(&folder).unwrap());
         // SAFETY: no status is asked for. Other tests have children, too.
         let waited = unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), libc::WNOHANG) };
         assert_eq!(waited, -1);
-        drop(guard);
+        guard.end();
         assert!(!std::fs::exists(&folder).unwrap());
     }
 }

@@ -27,7 +27,7 @@ use crate::reclaim::evictable::Evictable;
 use crate::reclaim::idle_rounds::{IdleRounds, Step};
 use crate::{Pager, SpaceHandle, lock};
 use uzswap::page::PAGE_SIZE;
-use uzswap_sys::death_guard::{DeathGuard, MappedFile};
+use uzswap_sys::death_guard::DeathGuard;
 
 /// How long the evictor waits to be woken.
 const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -85,9 +85,8 @@ impl Evictor {
             }
             self.relieve_pressure();
             // If there can be none, the helpers end their programs.
-            let _ = pager.guard.get_or_init(|| {
-                DeathGuard::start(&MappedFile::of(&self.library)?, SUPERVISOR_GONE)
-            });
+            let start = || DeathGuard::start(&self.library, SUPERVISOR_GONE);
+            let _ = pager.guard.get_or_init(start);
             if self.run_round() > 0 {
                 self.idle = IdleRounds::default();
                 continue;
