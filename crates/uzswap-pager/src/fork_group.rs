@@ -16,7 +16,7 @@ struct Figures {
     left: AtomicU32,
     /// COW copies of members that were in no other member's count: each took one page more.
     copied: AtomicU64,
-    /// Of these, those that members were told; and members that were asked.
+    /// Of these, those that the last survey counted; and the members that it queried.
     known: AtomicU64,
     asked: AtomicU32,
 }

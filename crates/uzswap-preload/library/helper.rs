@@ -88,8 +88,8 @@ const O_CLOEXEC_NONBLOCK: usize = 0o2_000_000 | 0o4_000;
 const PAUSES_MAX: u32 = 1000;
 const YIELDS: u32 = 4;
 
-/// How long a program waits at its start until the supervisor knows its helper. It could fill its
-/// limit before, unmanaged. A supervisor that is stopped holds up no program for longer.
+/// How long a program waits at its start until the supervisor knows its helper. An unmanaged
+/// program could fill its limit. A supervisor that is stopped holds up no program for longer.
 const MEET_SECONDS: u64 = 1;
 
 /// How long the helper waits for a command, in microseconds, until it looks whether the supervisor

@@ -1,7 +1,7 @@
 //! The guard: a small process that acts if this process is killed. The guard shares this process's
 //! table of files, so descriptors stay open until the guard has done its work: killing every
 //! process that runs code of a certain file. The guard knows the file by device and inode: anybody
-//! can give a file any name. It keeps the file open, so no other file gets this inode.
+//! can give a file any name. The guard's file stays open, so no other file gets this inode.
 
 use std::ffi::CStr;
 use std::fs::{self, File};

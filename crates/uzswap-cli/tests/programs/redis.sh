@@ -1,6 +1,6 @@
 # A server that saves in the background (it forks) while it is written to; prints digests of what it
-# has, of what it reads back, and of what was saved. The saving child waits at each key: it is there
-# for all of `second`, so that the server copies the same pages, and has the same peak, in each run.
+# has, of what it reads back, and of what was saved. The saving child waits at each key, and is
+# there for all of `second`: the server copies the same pages in each run, and has the same peak.
 # Arguments: a folder with `first` and `second`, commands for the server; requests of redis-benchmark.
 set -eu
 cd "$1"

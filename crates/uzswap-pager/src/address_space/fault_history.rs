@@ -114,7 +114,7 @@ mod tests {
         let mut space = AddressSpace::of_nothing();
         assert_eq!([5, 6].map(|page| space.evicted_window(page, 16)), [5..6, 6..8]);
         assert_eq!([5, 6].map(|page| space.faults.window_of_writes(page, 16)), [5..6, 6..8]);
-        // The stream of evicted pages has left one behind.
+        // The fault passes an evicted page.
         space.table.set(8, Entry { place: Place::Stored(1), ..UNKNOWN });
         assert_eq!(space.evicted_window(9, 16), 9..10);
         (0..3).for_each(|_| space.faults.note_served());

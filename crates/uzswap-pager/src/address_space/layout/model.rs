@@ -141,7 +141,7 @@ impl Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Runs,
-    /// It is about to report an event.
+    /// The thread is about to report an event.
     Reports,
     /// Its event is pending.
     Waits,
