@@ -19,10 +19,6 @@ const PASSED_ON: [libc::c_int; 8] = [
     libc::SIGALRM,
 ];
 
-/// How long /proc still shows the end of a process that wrote a core file: other threads look
-/// there, and the entry is gone once the process was waited for.
-const TOLD_WITHIN: Duration = Duration::from_millis(20);
-
 /// Processes that lose their parent become children of this one, so that it can wait for them.
 ///
 /// # Errors
@@ -66,19 +62,30 @@ impl Waiter {
 
     /// Waits until process `first` and all others below this one have ended; the wait status of
     /// `first`. Signals that are sent to this process are passed on to it; those that a terminal
-    /// sends it has already. Returns `None` once `is_over` says so.
-    pub fn wait(&self, first: u32, is_over: &mut dyn FnMut() -> bool) -> Option<i32> {
+    /// sends it has already. `see_dumped` is called for each process that has written a core file,
+    /// while /proc still shows its end. Returns `None` once `is_over` says so.
+    pub fn wait(
+        &self,
+        first: u32,
+        see_dumped: &mut dyn FnMut(u32),
+        is_over: &mut dyn FnMut() -> bool,
+    ) -> Option<i32> {
         let mut status = None;
         while !is_over() {
             loop {
+                let (pid, has_dumped) = match ended_process() {
+                    Some((0, _)) => break,
+                    Some(ended) => ended,
+                    None => return status,
+                };
+                if has_dumped {
+                    see_dumped(pid as u32);
+                }
                 let mut ended = 0;
                 // SAFETY: the pointer is to an integer of our own.
-                let pid = unsafe { libc::waitpid(-1, &raw mut ended, libc::WNOHANG) };
-                match pid {
-                    0 => break,
-                    -1 => return status, // there are none
-                    pid if pid as u32 == first => status = Some(ended),
-                    _ => {}
+                unsafe { libc::waitpid(pid, &raw mut ended, libc::WNOHANG) };
+                if pid as u32 == first {
+                    status = Some(ended);
                 }
             }
             let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
@@ -89,9 +96,6 @@ impl Waiter {
             };
             // SAFETY: all zero is a siginfo, and the call has filled it where there was a signal.
             let info = unsafe { info.assume_init() };
-            if signal == libc::SIGCHLD && info.si_code == libc::CLD_DUMPED {
-                std::thread::sleep(TOLD_WITHIN);
-            }
             if PASSED_ON.contains(&signal) && info.si_code <= 0 && status.is_none() {
                 // SAFETY: a signal to a process; no pointers are passed. It is gone, at worst.
                 unsafe { libc::kill(first as libc::pid_t, signal) };
@@ -111,6 +115,20 @@ impl Drop for Waiter {
     fn drop(&mut self) {
         self.before.apply();
     }
+}
+
+/// A child that has ended and was not waited for, or 0, and whether it has written a core file;
+/// `None` if there are no children.
+fn ended_process() -> Option<(libc::pid_t, bool)> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the pointer is to room for the answer.
+    let waited = unsafe { libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), how) };
+    // SAFETY: all zero is a siginfo, and the call has filled it where a child had ended.
+    let info = unsafe { info.assume_init() };
+    // SAFETY: the siginfo is of a child, or all zero.
+    let pid = unsafe { info.si_pid() };
+    (waited == 0).then_some((pid, info.si_code == libc::CLD_DUMPED))
 }
 
 /// Ends this process as another one ended that a signal ended: by the same signal, without a dump
