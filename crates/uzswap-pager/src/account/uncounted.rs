@@ -114,8 +114,9 @@ mod tests {
     #[test]
     fn the_peak_is_that_of_surveyed_processes() {
         let peak = UncountedPeak::default();
-        let (shared, _file) = uzswap_preload::SharedControl::new().unwrap();
-        shared.work.store(1, Ordering::Relaxed);
+        // More than each managed program has.
+        let shared = [(); 16].map(|()| uzswap_preload::SharedControl::new().unwrap().0);
+        shared.iter().for_each(|control| control.work.store(1, Ordering::Relaxed));
         peak.survey(std::iter::empty());
         assert_eq!(peak.get(), Uncounted::default());
         peak.survey(std::iter::once(std::process::id()));

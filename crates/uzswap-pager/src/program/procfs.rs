@@ -16,6 +16,7 @@ use crate::program::proc_text::{addresses, read_to_string};
 use crate::program::vmas::Mappings;
 use crate::range_set::RangeSet;
 use uzswap::page::PAGE_SIZE;
+use uzswap_preload::protocol::Control;
 use uzswap_sys::pagemap::{self, Found, Wanted};
 use uzswap_sys::process::compare_memory;
 use uzswap_sys::process_memory::ProcessMemory;
@@ -417,12 +418,16 @@ pub(crate) struct OfProcess {
     pub(crate) huge_shared: u64,
 }
 
+/// Memory that each managed program shares with the supervisor, in bytes.
+const CONTROL_BYTES: u64 =
+    (std::mem::size_of::<Control>() as u64).next_multiple_of(PAGE_SIZE as u64);
+
 /// Mapped bytes of a process that do not count against the limit; `None` if it has ended.
 pub(crate) fn uncounted_of(thread: u32) -> Option<OfProcess> {
     // The kernel walks all pages for the parts.
     let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    let has = |name| bytes_in(&status, name).is_some_and(|bytes| bytes > 0);
-    if !has("RssShmem:") && !has("HugetlbPages:") {
+    let has = |name, least| bytes_in(&status, name).is_some_and(|bytes| bytes > least);
+    if !has("RssShmem:", CONTROL_BYTES) && !has("HugetlbPages:", 0) {
         return None;
     }
     let rollup = fs::read_to_string(format!("/proc/{thread}/smaps_rollup")).ok()?;
