@@ -63,6 +63,11 @@ impl Commands {
         &mut self.hand
     }
 
+    /// Memory of what is known, in bytes, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.hand.bytes()
+    }
+
     /// Gives a command to the helper; its number is the next one.
     pub(super) fn give(&mut self, helper: &Helper, mut command: Command) {
         self.number = self.number.wrapping_add(1);

@@ -1,6 +1,7 @@
 //! The faults of a process so far: how many, by which threads, and in which order.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use super::AddressSpace;
 use crate::page_table::{Entry, Place, UNKNOWN};
@@ -45,9 +46,9 @@ impl FaultHistory {
         self.refaults.refault();
     }
 
-    /// The size of a process of so many bytes, less its refaulting part.
-    pub(crate) fn discount(&self, bytes: u64) -> u64 {
-        self.refaults.discount(bytes)
+    /// The age of pages of the process, discounted by its refaults.
+    pub(crate) fn discount(&self, age: Duration) -> Duration {
+        self.refaults.discount(age)
     }
 
     /// Pages to make writable for a write to `page`, at most `most`.
@@ -122,12 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn refaulting_pages_are_taken_off_the_size() {
-        let mut faults = FaultHistory::default();
-        assert_eq!(faults.discount(3200), 3200);
+    fn the_age_of_refaulting_pages_is_discounted() {
+        let (mut faults, age) = (FaultHistory::default(), Duration::from_millis(3200));
+        assert_eq!(faults.discount(age), age);
         faults.note_evicted(1000);
-        (0..500).for_each(|_| faults.note_refault());
-        assert_eq!(faults.discount(3200), 100 + 1550);
+        (0..1000).for_each(|_| faults.note_refault());
+        assert_eq!(faults.discount(age), age / 32);
     }
 
     #[test]

@@ -38,7 +38,7 @@ mod write_protect;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use audit::Violation;
 pub(crate) use changes::Change;
@@ -183,6 +183,12 @@ impl AddressSpace {
         })
     }
 
+    /// The age of the pages that the hand comes to next, discounted by refaults.
+    pub(crate) fn age(&mut self, now: Instant) -> Duration {
+        let age = self.commands.hand().age(now);
+        self.faults.discount(age)
+    }
+
     /// A page is back in the program, with this heat if it was in the store.
     pub(crate) fn returned(&mut self, page: u64, heat: u8) {
         let entry = self.table.get(page);
@@ -218,6 +224,7 @@ impl AddressSpace {
             + self.unevictable.bytes()
             + self.protection.bytes()
             + self.markers.bytes()
+            + self.commands.bytes()
     }
 }
 

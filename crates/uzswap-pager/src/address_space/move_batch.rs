@@ -285,7 +285,7 @@ impl AddressSpace {
         };
         let (registered, unevictable) = (registration.ranges(), unevictable.ranges());
         let known = Known { table, registered, unevictable, removing: layout.removing() };
-        let pages = commands.hand().pick(most, known, resident, alone)?;
+        let pages = commands.hand().pick(Instant::now(), most, known, resident, alone)?;
         let mut runs = Vec::new();
         for (page, staged) in pages.into_iter().zip(batch * BATCH_PAGES..) {
             add_page(&mut runs, page, staged);

@@ -10,8 +10,9 @@ mod tests;
 
 use std::io;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::age::HandPasses;
 use crate::page_table::{HEAT_MAX, PageTable, Place};
 use crate::range_set::RangeSet;
 use uzswap::page::PAGE_SIZE;
@@ -67,6 +68,7 @@ pub(crate) struct ClockHand {
     at: u64,
     /// Counts the times that it went around.
     turn: u64,
+    passes: HandPasses,
 }
 
 /// What one search has found.
@@ -117,6 +119,29 @@ impl ClockHand {
     /// `asks_always` it is asked for known pages, too. A search is bounded: a later one goes on
     /// from its end.
     pub(crate) fn pick(
+        &mut self,
+        now: Instant,
+        most: usize,
+        known: Known<'_>,
+        resident: &mut Resident<'_>,
+        asks_always: bool,
+    ) -> io::Result<Vec<u64>> {
+        let picked = self.search(most, known, resident, asks_always)?;
+        self.passes.note(self.at, now);
+        Ok(picked)
+    }
+
+    /// The age of the pages that it comes to next.
+    pub(crate) fn age(&mut self, now: Instant) -> Duration {
+        self.passes.age(now)
+    }
+
+    /// Memory of it, in bytes, about.
+    pub(crate) fn bytes(&self) -> usize {
+        self.passes.bytes()
+    }
+
+    fn search(
         &mut self,
         most: usize,
         known: Known<'_>,

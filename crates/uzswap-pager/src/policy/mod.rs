@@ -1,5 +1,6 @@
 //! Decisions: values in, values out. No system call, no lock.
 
+pub(crate) mod age;
 pub(crate) mod clock;
 pub(crate) mod oom;
 pub(crate) mod readahead;

@@ -2,12 +2,13 @@
 //! the evictor stores the staged ones.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use crate::page_table::BATCH_PAGES;
 use uzswap::page::PAGE_SIZE;
 
-/// A process of so many bytes or fewer keeps its pages while a larger one cannot give any: the
-/// larger one may wait for a debugger.
+/// A process of so many bytes or fewer gives pages after all larger ones, and keeps them while one
+/// of those cannot give any: the larger one may wait for a debugger.
 const KEPT_MAX: u64 = 1 << 20;
 
 /// Pages of groups of so many members are evicted without a survey.
@@ -37,8 +38,8 @@ const STAGED_PART: usize = 32;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
     pub(crate) resident_bytes: u64,
-    /// The same without the refaulting part.
-    pub(crate) discounted_bytes: u64,
+    /// The age of the pages that it would give, discounted by refaults.
+    pub(crate) age: Duration,
     /// Processes that may share its pages, itself among them.
     pub(crate) members: u32,
 }
@@ -46,7 +47,11 @@ pub(crate) struct Candidate {
 impl Candidate {
     /// Whether it gives no pages; the helper of a space before it may be late.
     pub(crate) fn keeps_pages(&self, is_any_late: bool) -> bool {
-        is_any_late && self.resident_bytes <= KEPT_MAX
+        is_any_late && !self.is_large()
+    }
+
+    fn is_large(&self) -> bool {
+        self.resident_bytes > KEPT_MAX
     }
 
     /// Whether more processes share its pages than the evictor takes without a survey.
@@ -55,9 +60,10 @@ impl Candidate {
     }
 }
 
-/// Puts address spaces in the order in which the evictor asks them: the largest first.
+/// Puts address spaces in the order in which the evictor asks them: that with the oldest pages
+/// first, of equals the larger one.
 pub(crate) fn sort<T>(spaces: &mut [(Candidate, T)]) {
-    spaces.sort_by_key(|(candidate, _)| Reverse(candidate.discounted_bytes));
+    spaces.sort_by_key(|(one, _)| Reverse((one.is_large(), one.age, one.resident_bytes)));
 }
 
 /// Pages that end a round, for so many bytes above the goal. A hundred small processes give a few
@@ -125,18 +131,19 @@ mod tests {
     const PAGE: u64 = PAGE_SIZE as u64;
 
     fn candidate(resident_bytes: u64, members: u32) -> Candidate {
-        Candidate { resident_bytes, discounted_bytes: resident_bytes, members }
+        Candidate { resident_bytes, age: Duration::ZERO, members }
     }
 
     #[test]
-    fn the_largest_space_is_asked_first_without_its_refaulting_part() {
-        let of = |resident_bytes, discounted_bytes| Candidate {
-            discounted_bytes,
-            ..candidate(resident_bytes, 1)
+    fn the_space_with_the_oldest_pages_is_asked_first_and_small_ones_last() {
+        let of = |mib: u64, seconds| Candidate {
+            age: Duration::from_secs(seconds),
+            ..candidate(mib << 20, 1)
         };
-        let mut spaces = [(of(9, 1), 'a'), (of(4, 4), 'b'), (of(8, 3), 'c'), (of(5, 4), 'd')];
+        let mut spaces =
+            [(of(9, 1), 'a'), (of(4, 7), 'b'), (of(8, 3), 'c'), (of(5, 7), 'd'), (of(1, 9), 'e')];
         sort(&mut spaces);
-        assert_eq!(spaces.map(|(_, name)| name), ['b', 'd', 'c', 'a']);
+        assert_eq!(spaces.map(|(_, name)| name), ['d', 'b', 'c', 'a', 'e']);
     }
 
     #[test]

@@ -193,12 +193,13 @@ impl Evictor {
     /// Frees some memory; pages that left it.
     fn evict(&mut self) -> usize {
         let mut spaces: Vec<(Candidate, SpaceHandle)> = Vec::new();
+        let now = Instant::now();
         for shared in self.pager.spaces() {
-            let space = lock(&shared);
+            let mut space = lock(&shared);
             let (resident_bytes, members) = (space.seen_bytes(), space.charge.members());
-            let discounted_bytes = space.faults.discount(resident_bytes);
+            let age = space.age(now);
             drop(space);
-            spaces.push((Candidate { resident_bytes, discounted_bytes, members }, shared));
+            spaces.push((Candidate { resident_bytes, age, members }, shared));
         }
         victim::sort(&mut spaces);
         let members_max = spaces.iter().map(|(candidate, _)| candidate.members).max().unwrap_or(1);
@@ -242,16 +243,21 @@ impl Evictor {
         freed
     }
 
-    /// Stages pages of a space with so many resident bytes, and stores the oldest batch, until some
-    /// memory is free; with `alone`, exclusive pages only.
+    /// Stores the oldest batch of a space with so many resident bytes, and stages pages, until some
+    /// memory is free; with `alone`, exclusive pages only. The command that stages pages also frees
+    /// the memory of the stored batch: no drained batch waits for the next round.
     fn evict_from(&mut self, space: &SpaceHandle, resident: u64, alone: bool) -> io::Result<usize> {
         let batches = Batches::of(resident);
         let lazily_freed = self.drop_lazily_freed(space)?;
         if lazily_freed > 0 {
             return Ok(lazily_freed);
         }
+        let mut has_moved = true;
         loop {
             self.helper(space)?; // it may end at any time
+            if Self::is_oldest_due(space, batches, has_moved) {
+                self.batches.store_batch(space, AddressSpace::take_oldest_batch)?;
+            }
             lock(space).unevictable.try_pinned_again(Instant::now());
             let most = batches.pages_to_stage(lock(space).filled_batches());
             if most > 0 {
@@ -280,19 +286,20 @@ impl Evictor {
             }
             let (refused_moved, dropped) = self.move_refused(space, moved.refused, alone)?;
             freed += dropped;
-            let moved_any = moved_pages + refused_moved > 0;
-            let (filled, has_empty) = {
-                let space = lock(space);
-                (space.filled_batches(), space.has_empty_batch())
-            };
-            if batches.is_oldest_due(filled, moved_any, has_empty) {
-                self.batches.store_batch(space, AddressSpace::take_oldest_batch)?;
-            }
-            let is_at_end = !moved_any && !lock(space).has_drained_batch();
+            has_moved = moved_pages + refused_moved > 0;
+            let space = lock(space);
+            let is_at_end = !has_moved && space.filled_batches() == 0 && !space.has_drained_batch();
             if freed > 0 || is_at_end {
                 return Ok(freed);
             }
         }
+    }
+
+    /// Whether the oldest batch is stored now. One drained batch at a time has memory.
+    fn is_oldest_due(space: &SpaceHandle, batches: Batches, has_moved: bool) -> bool {
+        let space = lock(space);
+        let (filled, has_empty) = (space.filled_batches(), space.has_empty_batch());
+        !space.has_drained_batch() && batches.is_oldest_due(filled, has_moved, has_empty)
     }
 
     /// Has the kernel drop pages that the program has freed lazily; how many those were.

@@ -58,7 +58,7 @@ impl Model {
         };
         let none = RangeSet::new();
         let known = Known { table, registered, unevictable: &none, removing: &none };
-        hand.pick(BATCH, known, found, false).unwrap()
+        hand.pick(Instant::now(), BATCH, known, found, false).unwrap()
     }
 
     fn touch(&mut self, page: u64) {
@@ -180,7 +180,9 @@ fn what_is_left_out_is_not_picked_though_it_is_there() {
     let alone = &mut |range: Range<u64>| {
         Ok(answer(vec![3 * PAGE..4 * PAGE, 7 * PAGE..8 * PAGE], range.end))
     };
-    let mut pick = |asks_always| ClockHand::default().pick(600, known, alone, asks_always).unwrap();
+    let mut pick = |asks_always| {
+        ClockHand::default().pick(Instant::now(), 600, known, alone, asks_always).unwrap()
+    };
     assert_eq!(pick(true), [3, 7]);
     assert_eq!(pick(false), Vec::from_iter(0..COUNT));
 }
@@ -207,7 +209,8 @@ fn what_stays_or_is_about_to_be_dropped_is_not_picked() {
     removing.insert(500 * PAGE..600 * PAGE);
     let known =
         Known { table: &table, registered: &registered, unevictable: &left, removing: &removing };
-    let picked = ClockHand::default().pick(2000, known, &mut everything, false).unwrap();
+    let picked =
+        ClockHand::default().pick(Instant::now(), 2000, known, &mut everything, false).unwrap();
     let leaves = |page: &u64| !(100..200).contains(page) && !(500..600).contains(page);
     assert_eq!(picked, (0..1000).filter(leaves).collect::<Vec<u64>>());
 }
@@ -222,7 +225,7 @@ fn neighbours_of_one_heat_are_picked_in_one_turn() {
     let mut hand = ClockHand::default();
     let mut all = BTreeSet::new();
     for turn in 0..1 << HEAT {
-        let picked = hand.pick(2000, known, &mut everything, false).unwrap();
+        let picked = hand.pick(Instant::now(), 2000, known, &mut everything, false).unwrap();
         assert_eq!(picked.len(), 1024 >> HEAT, "turn {turn}");
         for block in picked.chunk_by(|a, b| a / NEIGHBOURS == b / NEIGHBOURS) {
             assert_eq!(block.len(), NEIGHBOURS as usize, "turn {turn}: {block:?}");
@@ -242,7 +245,8 @@ fn the_only_page_is_picked_whatever_its_turn() {
         table.set(page, Entry { returned: true, heat: HEAT_MAX, ..UNKNOWN });
         let known =
             Known { table: &table, registered: &registered, unevictable: &none, removing: &none };
-        let picked = ClockHand::default().pick(1, known, &mut everything, false).unwrap();
+        let picked =
+            ClockHand::default().pick(Instant::now(), 1, known, &mut everything, false).unwrap();
         assert_eq!(picked, [page]);
     }
 }
@@ -279,7 +283,7 @@ impl Sparse {
             let to = if pages.next().is_some() { runs[63].end } else { range.end };
             Ok(Answer { took: *took, ..answer(runs, to) })
         };
-        hand.pick(most, known, found, false).unwrap()
+        hand.pick(Instant::now(), most, known, found, false).unwrap()
     }
 }
 
@@ -369,7 +373,7 @@ fn a_search_ends_after_many_entries_and_goes_on_behind_them() {
             asked.push(range.start);
             everything(range)
         };
-        assert!(hand.pick(1, known, found, false).unwrap().is_empty());
+        assert!(hand.pick(Instant::now(), 1, known, found, false).unwrap().is_empty());
         assert_eq!(asked, [at]);
     }
 }
