@@ -61,6 +61,7 @@ mod telemetry;
 mod token_bucket;
 mod wakers;
 
+pub use account::held_back::HeldBack;
 pub use account::peaks::AtPeak;
 pub use account::timeline::RunSample;
 pub use account::uncounted::{Uncounted, UncountedPeak};

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Pager;
+use crate::account::held_back::HeldBack;
 use crate::account::peaks::AtPeak;
 use crate::account::timeline::RunSample;
 use crate::account::uncounted::Uncounted;
@@ -23,6 +24,9 @@ pub struct RunReport {
     /// Its parts. Each may have had its own peak at another time. 0 for runs that ended before.
     #[serde(default)]
     pub at_peak: AtPeak,
+    /// The memory that was held back from programs at that time. 0 for runs that ended before.
+    #[serde(default)]
+    pub held_back: HeldBack,
     /// The most resident anonymous memory of all programs together, as it was sampled.
     pub resident_peak_bytes: u64,
     /// The most host pages of the pool.
@@ -91,12 +95,13 @@ impl Pager {
         let own_pages: u64 = own.map(|pid| process::private_pages(pid).unwrap_or(0)).sum();
         let peak = self.account.peak();
         let cpu = process::cpu_time();
-        let (at_peak, timeline) = self.account.begin_sample().into_history();
+        let (at_peak, held_back, timeline) = self.account.begin_sample().into_history();
         let (faults, fault_latencies) = self.meter.times_and_counts();
         RunReport {
             limit_bytes: self.account.limit_bytes(),
             peak_bytes: peak.total,
             at_peak,
+            held_back,
             resident_peak_bytes: peak.resident,
             pool_peak_bytes: peak.pool,
             pages_at_pool_peak: peak.stored_pages,

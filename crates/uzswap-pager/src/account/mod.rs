@@ -11,6 +11,7 @@
 
 mod charges;
 pub(crate) mod growth;
+pub(crate) mod held_back;
 pub(crate) mod peaks;
 pub(crate) mod sample;
 pub(crate) mod timeline;
@@ -25,6 +26,7 @@ use std::time::Instant;
 
 use crate::locks::{Lock, SAMPLES};
 use charges::Charges;
+use held_back::HeldBack;
 use peaks::{Peak, Peaks};
 use sample::{History, Sampling};
 use uncounted::UncountedPeak;
@@ -35,9 +37,17 @@ use uzswap::page::PAGE_SIZE;
 /// At most this part of the limit is kept free for unobserved growth.
 const UNOBSERVED_PART: u64 = 8;
 
-/// The part of the limit that is kept free for the time between two samples, and the least bytes.
-const MARGIN_PART: u64 = 50;
-const MARGIN_MIN: u64 = 2 << 20;
+/// Bytes that are kept free for the time between two samples, beside those for a batch on its way
+/// out.
+const MARGIN: u64 = 1 << 20;
+
+/// The registrars work from this part of the limit below the goal on, and so many bytes at least: a
+/// program may map memory and fill it meanwhile.
+const REGISTERED_PART: u64 = 16;
+const REGISTERED_MIN: u64 = 6 << 20;
+
+/// From this part of the limit below the goal on, surveys are urgent.
+const NEAR_PART: u64 = 50;
 
 /// Programs may exceed the limit by this part of it, page by page, while compressed and unevictable
 /// pages take most of the limit.
@@ -136,9 +146,14 @@ impl MemoryAccount {
         self.limit_bytes.saturating_sub(kept_free)
     }
 
-    /// Bytes that are kept free for the time between two samples.
+    /// Bytes that are kept free for the time between two samples, and for a batch on its way out.
     pub(crate) fn margin_bytes(&self) -> u64 {
-        (self.limit_bytes / MARGIN_PART).max(MARGIN_MIN)
+        MARGIN + self.usage.reserved()
+    }
+
+    /// The usage from which on surveys are urgent.
+    pub(crate) fn near_bytes(&self) -> u64 {
+        self.goal_bytes().saturating_sub(self.limit_bytes / NEAR_PART)
     }
 
     /// Bytes by which programs may grow until the next sample, without a fault.
@@ -188,6 +203,16 @@ impl MemoryAccount {
     /// Bytes above the goal at the last sample.
     pub(crate) fn excess_bytes(&self) -> u64 {
         self.usage.used().saturating_sub(self.goal_bytes())
+    }
+
+    /// Memory that is held back from programs, where staging and tables take so many bytes.
+    pub(crate) fn held_back(&self, staging_bytes: u64, tables_bytes: u64) -> HeldBack {
+        HeldBack {
+            margin_bytes: self.margin_bytes(),
+            growth_bytes: self.unobserved_bytes(),
+            staging_bytes,
+            tables_bytes,
+        }
     }
 
     /// Notes how many bytes the evictor may evict, by its own count.

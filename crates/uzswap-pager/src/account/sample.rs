@@ -3,10 +3,11 @@
 use std::time::Instant;
 
 use super::growth::Growth;
+use super::held_back::HeldBack;
 use super::peaks::AtPeak;
 use super::timeline::{RunSample, Timeline};
 use super::usage::Totals;
-use super::{MemoryAccount, UNOBSERVED_PART};
+use super::{MemoryAccount, REGISTERED_MIN, REGISTERED_PART, UNOBSERVED_PART};
 use crate::locks::{Guard, SAMPLES};
 use crate::policy::oom::LEAST_PART;
 
@@ -29,6 +30,8 @@ pub(crate) struct Sample {
     pub(crate) others: u64,
     /// Tables of pages and slots.
     pub(crate) tables: u64,
+    /// Memory of staging.
+    pub(crate) staging: u64,
 }
 
 /// Anonymous memory of all programs where each shared page counts once, in bytes.
@@ -74,12 +77,14 @@ pub(super) struct History {
     growth: Growth,
     timeline: Timeline,
     at_peak: AtPeak,
+    held_back: HeldBack,
 }
 
 impl History {
     pub(super) fn new(now: Instant) -> History {
         let (growth, timeline) = (Growth::new(now), Timeline::new());
-        History { start: now, growth, timeline, at_peak: AtPeak::default() }
+        let (at_peak, held_back) = (AtPeak::default(), HeldBack::default());
+        History { start: now, growth, timeline, at_peak, held_back }
     }
 }
 
@@ -97,9 +102,10 @@ impl<'a> Sampling<'a> {
         Sampling { account, history, counted: account.charges.bytes() }
     }
 
-    /// The parts of the highest usage, and all samples that are kept.
-    pub(crate) fn into_history(self) -> (AtPeak, Vec<RunSample>) {
-        (self.history.at_peak, self.history.timeline.samples())
+    /// The parts of the highest usage, the memory that was held back then, and all samples that
+    /// are kept.
+    pub(crate) fn into_history(self) -> (AtPeak, HeldBack, Vec<RunSample>) {
+        (self.history.at_peak, self.history.held_back, self.history.timeline.samples())
     }
 
     /// Puts the sample into the account. The pool has `pages_in_pool`.
@@ -156,6 +162,7 @@ impl<'a> Sampling<'a> {
                 pool_bytes,
                 metadata_bytes: store.used - pool_bytes + sample.tables,
             };
+            self.history.held_back = self.account.held_back(sample.staging, sample.tables);
         }
     }
 }
@@ -185,7 +192,8 @@ impl MemoryAccount {
 
     /// Whether programs may reach the goal while the registrars register their memory.
     fn is_near_goal(&self, apart: u64) -> bool {
-        apart > self.goal_bytes().saturating_sub(self.margin_bytes() * 3)
+        let distance = (self.limit_bytes / REGISTERED_PART).max(REGISTERED_MIN);
+        apart > self.goal_bytes().saturating_sub(distance)
     }
 }
 
@@ -226,10 +234,10 @@ mod tests {
         sample.once.outside = 40 * MIB;
         sample.once.known = 220 * MIB;
         sample.once.most = 230 * MIB;
-        sample.tables = MIB;
+        (sample.tables, sample.staging) = (MIB, 3 * MIB);
         let sampled = fold(&account, now, &sample, &store(100, 5, 400));
         assert_eq!(sampled.used, (200 + 50 + 30 + 105 + 1) * MIB, "apart, far below the goal");
-        let (at, samples) = account.begin_sample().into_history();
+        let (at, held_back, samples) = account.begin_sample().into_history();
         let in_time = RunSample {
             ms: 0,
             resident_bytes: (180 + 40 + 30) * MIB,
@@ -238,6 +246,9 @@ mod tests {
             stored_pages: 400,
         };
         assert_eq!((samples, account.peak().metadata), (vec![in_time], 6 * MIB));
+        let HeldBack { margin_bytes, growth_bytes, staging_bytes, tables_bytes } = held_back;
+        let kinds = [margin_bytes, growth_bytes, staging_bytes, tables_bytes];
+        assert_eq!(kinds.map(|bytes| bytes / MIB), [2, 0, 3, 1]);
         let parts = [at.resident_bytes, at.unmanaged_bytes, at.pool_bytes, at.metadata_bytes];
         assert_eq!(parts.map(|bytes| bytes / MIB), [180, 70, 100, 6]);
         let peak = account.peak();
@@ -280,15 +291,17 @@ mod tests {
     fn headroom_is_what_the_limit_leaves_and_never_negative() {
         let now = Instant::now();
         let account = MemoryAccount::new(100 * MIB, now);
-        assert_eq!(account.goal_bytes(), 98 * MIB);
-        for used in [0, 50, 92, 93, 97, 98, 99, 100, 101, 500] {
+        for used in [0, 50, 91, 92, 97, 98, 99, 100, 101, 500] {
             let sampled = fold(&account, now, &alone(used), &StoreUsage::default());
-            assert_eq!((sampled.used, sampled.is_near_goal), (used * MIB, used > 92));
-            assert_eq!(account.headroom_bytes(0), 98_u64.saturating_sub(used) * MIB);
-            assert_eq!(account.headroom_bytes(MIB), 97_u64.saturating_sub(used) * MIB);
+            assert_eq!((sampled.used, sampled.is_near_goal), (used * MIB, used > 91));
+            let reserved = if used < 12 { 0 } else { 1 };
+            let goal = 99 - reserved;
+            assert_eq!(account.goal_bytes(), goal * MIB);
+            assert_eq!(account.near_bytes(), (goal - 2) * MIB);
+            assert_eq!(account.headroom_bytes(0), goal.saturating_sub(used) * MIB);
+            assert_eq!(account.headroom_bytes(MIB), (goal - 1).saturating_sub(used) * MIB);
             assert_eq!(account.excess_bytes(), used.saturating_sub(98) * MIB);
             assert_eq!(account.pages_to_limit() as u64, 100_u64.saturating_sub(used) * 256);
-            let reserved = if used < 12 { 0 } else { 1 };
             let headroom = 100_u64.saturating_sub(reserved + used) * 256;
             assert_eq!(account.headroom_pages() as u64, headroom, "{used} MiB");
             assert_eq!(account.is_exhausted(), used >= 102);
@@ -311,7 +324,7 @@ mod tests {
         assert_eq!(account.pages_to_limit(), (100 - 1 - 2) * 256);
         fold(&account, now, &alone(3), &StoreUsage::default());
         assert_eq!(account.pages_to_limit(), 97 * 256);
-        assert!(account.charge(96 * 256, 0), "above the goal");
+        assert!(!account.charge(96 * 256, 0) && account.charge(1, 0), "above the goal");
     }
 
     #[test]
@@ -321,7 +334,7 @@ mod tests {
         let grown = Sample { unobserved: 500 << 20, ..alone(1) };
         fold(&account, now + Duration::from_millis(1), &grown, &StoreUsage::default());
         assert_eq!(account.unobserved_bytes(), 10 * MIB);
-        assert_eq!(account.goal_bytes(), (80 - 2 - 10) * MIB);
+        assert_eq!(account.goal_bytes(), (80 - 10 - 1) * MIB);
         assert_eq!(account.headroom_pages(), (80 - 1 - 10) * 256);
         let tiny = MemoryAccount::new(MIB, now);
         assert_eq!((tiny.goal_bytes(), tiny.headroom_bytes(5)), (0, 0));
@@ -331,17 +344,17 @@ mod tests {
     fn sums_count_apart_up_to_the_goal_itself() {
         let now = Instant::now();
         let account = MemoryAccount::new(100 * MIB, now);
-        assert_eq!((account.limit_bytes(), account.goal_bytes()), (100 * MIB, 98 * MIB));
+        assert_eq!((account.limit_bytes(), account.goal_bytes()), (100 * MIB, 99 * MIB));
         let once = SharedOnce { most: 60 * MIB, known: 50 * MIB, ..SharedOnce::default() };
         let shared = |apart| Sample { managed_apart: apart, once, shares: true, ..alone(0) };
         let sums = |apart, rest| {
             let Totals { used, resident, .. } = account.totals(&shared(apart), rest);
             (used / MIB, resident / MIB)
         };
-        assert_eq!(sums(98 * MIB, 0), (98, 50));
-        assert_eq!(sums(99 * MIB, 0), (60, 50));
-        assert_eq!(sums(99 * MIB, 38 * MIB), (98, 50));
-        assert_eq!(sums(99 * MIB, 39 * MIB), (99, 60));
+        assert_eq!(sums(99 * MIB, 0), (99, 50));
+        assert_eq!(sums(100 * MIB, 0), (60, 50));
+        assert_eq!(sums(100 * MIB, 39 * MIB), (99, 50));
+        assert_eq!(sums(100 * MIB, 40 * MIB), (100, 60));
         // Where the pool leaves less than an eighth of the limit, programs get all of it.
         let reserve = |apart| account.reserve_for(&Sample { managed_apart: apart, ..alone(1) });
         assert_eq!([100 * MIB / 8 - 1, 100 * MIB / 8].map(reserve), [0, MIB]);
@@ -389,7 +402,8 @@ mod tests {
     #[test]
     fn a_survey_settles_whether_usage_is_above_the_goal() {
         let account = MemoryAccount::new(80 * MIB, Instant::now());
-        let states = [Some(78 * MIB), Some(78 * MIB + 1), None].map(|used| {
+        let goal = account.goal_bytes();
+        let states = [Some(goal), Some(goal + 1), None].map(|used| {
             account.note_surveyed(used);
             account.is_surely_over()
         });

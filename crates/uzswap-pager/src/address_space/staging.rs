@@ -27,7 +27,7 @@ pub(super) struct Staging {
     filled: VecDeque<usize>,
     /// Empty batches.
     empty: Vec<usize>,
-    /// Pages that each batch had when it was filled.
+    /// Pages of memory that each batch has: all that it had when it was filled.
     moved: [usize; BATCHES],
     /// The rights of each batch; `None` if parts of it may have others.
     rights: [Option<Rights>; BATCHES],
@@ -137,7 +137,7 @@ impl Staging {
     /// Notes that the helper has freed the memory of a batch; how many pages it had.
     pub(super) fn free(&mut self, batch: usize) -> usize {
         self.empty.push(batch);
-        self.moved[batch]
+        std::mem::take(&mut self.moved[batch])
     }
 
     /// Notes that a command moved so many pages to a batch. If the kernel has filled the empty
@@ -195,6 +195,11 @@ impl AddressSpace {
     /// Batches with pages.
     pub(crate) fn filled_batches(&self) -> usize {
         self.staging.filled.len()
+    }
+
+    /// Memory of staging, in bytes.
+    pub(crate) fn staging_bytes(&self) -> u64 {
+        self.staging.moved.iter().sum::<usize>() as u64 * PAGE
     }
 
     /// Takes the oldest batch, to store its pages.
@@ -343,7 +348,9 @@ mod tests {
         space.drain_batch(all[0]);
         assert!(space.has_drained_batch());
         assert_eq!(space.staging.take_drained(), Some(all[0]));
+        assert_eq!(space.staging_bytes(), 6 * PAGE);
         assert_eq!(space.staging.free(all[0]), 3);
+        assert_eq!(space.staging_bytes(), 3 * PAGE);
         assert_eq!(space.staging.take_empty(), Some(all[0]));
     }
 

@@ -95,6 +95,7 @@ impl Pass {
             false => total.add(&mut space, bytes),
         }
         sample.tables += space.bytes() as u64;
+        sample.staging += space.staging_bytes();
         sample.shares |= space.charge.group().is_some();
         sample.largest_batch = sample.largest_batch.max(Batches::of(bytes).bytes());
         space.have_forks_reported(bytes, self.headroom_for_copies);

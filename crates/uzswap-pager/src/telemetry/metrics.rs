@@ -282,6 +282,16 @@ fn prometheus(status: &RunStatus) -> String {
     ] {
         text.sample("run_memory_bytes", &[("part", part)], bytes);
     }
+    text.family("run_held_back_bytes", "gauge", "Memory held back from programs, by kind.");
+    let held_back = &status.held_back;
+    for (kind, bytes) in [
+        ("margin", held_back.margin_bytes),
+        ("growth", held_back.growth_bytes),
+        ("staging", held_back.staging_bytes),
+        ("tables", held_back.tables_bytes),
+    ] {
+        text.sample("run_held_back_bytes", &[("kind", kind)], bytes);
+    }
     let counts = &status.counts;
     for (name, help, pages) in [
         ("run_fresh_pages_total", "Pages zero-filled at a first touch.", counts.fresh_pages),

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::telemetry::socket_server::{Answerer, More, Speaker, Verdict};
-use crate::{AuditReport, FaultTimes, Pager, PagerCounts, lock, ratio};
+use crate::{AuditReport, FaultTimes, HeldBack, Pager, PagerCounts, lock, ratio};
 use uzswap::zswap::{LatencyCounts, Stats};
 use uzswap_sys::held_folder::PREFIX;
 
@@ -82,6 +82,8 @@ pub struct RunStatus {
     pub pool_bytes: u64,
     /// What is known of pages: index, tables, descriptors.
     pub metadata_bytes: u64,
+    /// Memory that is held back from programs.
+    pub held_back: HeldBack,
     /// Pages in the store. Processes that a fork made share them.
     pub stored_pages: u64,
     /// Stored pages, uncompressed, to the pool; none where it is empty.
@@ -138,11 +140,12 @@ impl Reporter {
     /// The present state.
     pub(crate) fn status(&self) -> RunStatus {
         let pager = &*self.pager;
-        let mut known = pager.store.slot_bytes();
+        let (mut known, mut staging_bytes) = (pager.store.slot_bytes(), 0);
         let mut processes = Vec::new();
         for space in pager.spaces() {
             let space = lock(&space);
             known += space.bytes() as u64;
+            staging_bytes += space.staging_bytes();
             processes.extend(space.status());
         }
         // One that has no name any more has just ended.
@@ -172,6 +175,7 @@ impl Reporter {
             unmanaged_bytes: figures.unmanaged,
             pool_bytes,
             metadata_bytes: of_store + known,
+            held_back: pager.account.held_back(staging_bytes, known),
             stored_pages,
             ratio: ratio(stored_pages, pool_bytes),
             counts: pager.meter.counts(),

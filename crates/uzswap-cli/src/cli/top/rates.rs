@@ -102,7 +102,7 @@ fn process_rates(status: &RunStatus, earlier: Option<&RunStatus>) -> Vec<f64> {
 /// A run for tests of what shows it.
 #[cfg(test)]
 pub(super) fn sample_run(pid: u32, processes: u32) -> TopRun {
-    use uzswap_pager::ProcessStatus;
+    use uzswap_pager::{HeldBack, ProcessStatus};
     let processes: Vec<ProcessStatus> = (0..processes)
         .map(|number| ProcessStatus {
             pid: pid + number,
@@ -122,6 +122,11 @@ pub(super) fn sample_run(pid: u32, processes: u32) -> TopRun {
         used_bytes: 115 << 20,
         resident_bytes: 60 << 20,
         pool_bytes: 53 << 20,
+        held_back: HeldBack {
+            margin_bytes: 2400 << 10,
+            staging_bytes: 3 << 20,
+            ..HeldBack::default()
+        },
         ratio: Some(2.912),
         processes,
         ..RunStatus::default()

@@ -254,6 +254,13 @@ fn about_run(run: &TopRun, columns: usize) -> Vec<String> {
             status.ratio.map_or("-".to_owned(), ratio),
         ),
         format!(
+            "held back: margin {}  growth {}  staging {}  tables {}",
+            bytes(status.held_back.margin_bytes),
+            bytes(status.held_back.growth_bytes),
+            bytes(status.held_back.staging_bytes),
+            bytes(status.held_back.tables_bytes),
+        ),
+        format!(
             "pool     {:>12} |{}|",
             bytes(status.pool_bytes),
             trend.pool(status.limit_bytes, spark)
@@ -323,12 +330,13 @@ mod tests {
 
     #[test]
     fn enter_shows_a_line_for_each_process() {
-        let size = Size { columns: 80, lines: 12 };
+        let size = Size { columns: 80, lines: 13 };
         assert_eq!(
             shown(&[4], &[Key::Enter, Key::Down], size)[1..],
             [
                 "run 4240: python3 a long name of a job.py?",
                 "limit 117M  used 115M  resident 60.0M  ratio 2.91  P50 5.9us  P99 39.0us",
+                "held back: margin 2.3M  growth 0  staging 3.0M  tables 0",
                 "pool            53.0M |                                                     .+|",
                 "faults/s        12345 |                                                     .@|",
                 "",

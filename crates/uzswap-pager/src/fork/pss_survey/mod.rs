@@ -128,8 +128,7 @@ impl PssSurvey {
     fn go_on(&mut self, pager: &Pager) {
         let account = &pager.account;
         let Figures { used, limit, .. } = account.figures();
-        let near = account.goal_bytes().saturating_sub(account.margin_bytes());
-        let urgency = self.urgency(used, near, limit);
+        let urgency = self.urgency(used, account.near_bytes(), limit);
         let now = Instant::now();
         let earned = (now - self.updated) / urgency.times();
         self.left = (self.left + nanoseconds(earned)).min(nanoseconds(SOON));
