@@ -16,7 +16,9 @@ use std::sync::Arc;
 
 use crate::RunError;
 use crate::telemetry::socket_server::{Answerer, More, Speaker, Verdict};
-use crate::telemetry::status::{BACKLOG, Reporter, RunStatus, bind_private, connect, own_user};
+use crate::telemetry::status::{
+    BACKLOG, ProcessStatus, Reporter, RunStatus, bind_private, connect, own_user,
+};
 use uzswap::zswap::PrometheusText;
 
 /// Bytes that a request may have before its body: what web servers take.
@@ -312,14 +314,20 @@ fn prometheus(status: &RunStatus) -> String {
         "Time from a page fault until the page is present.",
         &status.fault_times,
     );
+    add_processes(&mut text, &status.processes);
+    text.0
+}
+
+/// Adds the families with a sample of each process.
+fn add_processes(text: &mut PrometheusText, processes: &[ProcessStatus]) {
     let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(usize) -> u64| {
         text.family(name, kind, help);
-        for (at, process) in status.processes.iter().enumerate() {
+        for (at, process) in processes.iter().enumerate() {
             let pid = process.pid.to_string();
             text.sample(name, &[("pid", &*pid), ("name", &*process.name)], value(at));
         }
     };
-    let of = |at: usize| &status.processes[at];
+    let of = |at: usize| &processes[at];
     let help = "Resident anonymous memory of the process.";
     family("process_resident_bytes", "gauge", help, &|at| of(at).resident_bytes);
     let help = "Pages of the process in the store; forked processes may share them.";
@@ -328,7 +336,6 @@ fn prometheus(status: &RunStatus) -> String {
     family("process_aside_pages", "gauge", help, &|at| of(at).staged_pages);
     let help = "Page faults of the process that were served.";
     family("process_faults_total", "counter", help, &|at| of(at).faults);
-    text.0
 }
 
 #[cfg(test)]
