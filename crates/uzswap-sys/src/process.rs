@@ -134,10 +134,10 @@ pub fn minor_faults(pid: u32) -> Option<u64> {
 }
 
 /// Whether a process has not called exec(2) since it was forked: it runs the program that its
-/// parent ran then. `false` once it was waited for.
-pub fn runs_what_was_forked(pid: u32) -> bool {
+/// parent ran then. `None` once it was waited for.
+pub fn runs_what_was_forked(pid: u32) -> Option<bool> {
     const PF_FORKNOEXEC: u32 = 0x40; // of linux/sched.h
-    stat_field(pid, 9).is_some_and(|flags: u32| flags & PF_FORKNOEXEC != 0)
+    stat_field(pid, 9).map(|flags: u32| flags & PF_FORKNOEXEC != 0)
 }
 
 /// Processor time of a process and of the children that it has waited for, in clock ticks, as
@@ -507,13 +507,14 @@ mod tests {
         let own = std::process::id();
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         // spawn(3) returns after exec(2).
-        assert!(!runs_what_was_forked(child.id()));
+        assert_eq!(runs_what_was_forked(child.id()), Some(false));
         assert_ne!(places_of_program(child.id()), places_of_program(own));
         let (parent, start) = parent_and_start(child.id()).unwrap();
         assert_eq!((parent, Some(start)), (own, start_time(child.id())));
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(parent_and_start(child.id()).is_none());
+        assert_eq!(runs_what_was_forked(child.id()), None);
     }
 
     #[test]

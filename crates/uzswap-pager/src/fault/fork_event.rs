@@ -73,7 +73,7 @@ impl FaultServer {
     /// `WouldBlock` where too many have joined the parent lately: all that this has is protected
     /// for each.
     pub(super) fn relatives_to_join(&mut self, pid: u32) -> io::Result<Option<Relatives>> {
-        if !process::runs_what_was_forked(pid) || self.orphans.has_memory_of(pid) {
+        if process::runs_what_was_forked(pid) != Some(true) || self.orphans.has_memory_of(pid) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         // Not beyond one that runs another program: a process whose parent has ended has another.

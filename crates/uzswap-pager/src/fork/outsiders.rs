@@ -204,10 +204,10 @@ impl Pager {
         self.account.unmanaged().forget(&[pid]); // it counts by itself from now on
     }
 
-    /// A process without a helper was found. If it was forked by a managed one of which nothing is
-    /// registered, by system call alone, it is an outsider from now on. Returns whether a space
-    /// counts its memory: the child of a managed process has one from its fork on, and asks before
-    /// it makes shared pages its own.
+    /// A process without a helper was found. If a managed process forked it while nothing of that
+    /// was registered, it is an outsider from now on. Returns whether a space counts its memory: a
+    /// later child of a managed process has one from its fork on, and asks before it makes shared
+    /// pages its own.
     pub(crate) fn see_without_helper(&self, pid: u32) -> bool {
         let Some(places) = process::places_of_program(pid) else { return false };
         let above = same_program_above(pid);
@@ -216,8 +216,8 @@ impl Pager {
         let spaces = self.spaces();
         let Some(parent) = spaces.iter().find(is_above) else { return false };
         let mut parent = lock(parent);
-        if parent.registration.is_any() {
-            return parent.protection.is_on();
+        if parent.registration.is_any() && parent.protection.is_on() {
+            return true;
         }
         let group = parent.charge.group().cloned().unwrap_or_default();
         let resident = parent.resident_bytes();

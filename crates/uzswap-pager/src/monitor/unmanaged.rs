@@ -45,7 +45,7 @@ const SURVEY_REST_MIN: Duration = Duration::from_millis(10);
 /// What is known of the tree.
 struct Tree {
     pager: Arc<Pager>,
-    /// Processes that had a helper at the last scan.
+    /// Programs that had a helper at the last scan.
     managed: BTreeSet<u32>,
     /// Processes without a helper, and how many scans in a row found them so.
     without: BTreeMap<u32, u32>,
@@ -77,8 +77,9 @@ pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
 
 /// One pass over the tree.
 struct Scan {
-    /// Processes with a helper.
+    /// Programs with a helper, and the helpers.
     managed: BTreeSet<u32>,
+    programs: BTreeSet<u32>,
     /// Processes without one, and how many scans in a row found them so.
     without: BTreeMap<u32, u32>,
     counted: AddressSpaces<fn(u32, u32) -> io::Result<Ordering>>,
@@ -93,13 +94,14 @@ struct Scan {
 impl Scan {
     fn begin(pager: &Pager) -> Scan {
         let mut counted = AddressSpaces::new(process::compare_memory as fn(u32, u32) -> _);
-        let mut managed = BTreeSet::new();
+        let (mut managed, mut programs) = (BTreeSet::new(), BTreeSet::new());
         for (pid, thread) in helpers(pager) {
             managed.extend([pid, thread]); // the helper may be a process
+            programs.insert(pid);
             counted.add(thread);
         }
         let (without, found, outside) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Scan { managed, without, counted, found, outside, has_newcomers: false }
+        Scan { managed, programs, without, counted, found, outside, has_newcomers: false }
     }
 }
 
@@ -162,14 +164,15 @@ impl Tree {
             self.pager.account.note_page_tables(page_table_bytes(&self.pager));
             self.sample_load(&processes);
         }
-        for pid in processes {
+        // A child before its helper, which has the same memory and is a child of the supervisor.
+        for pid in processes.into_iter().rev() {
             if !scan.managed.contains(&pid) {
                 self.visit(pid, depth, &outsiders, &mut scan);
             }
         }
-        let Scan { managed, without, found, outside, has_newcomers, .. } = scan;
+        let Scan { programs, without, found, outside, has_newcomers, .. } = scan;
         self.reported.retain(|pid, _| without.contains_key(pid));
-        (self.managed, self.without) = (managed, without);
+        (self.managed, self.without) = (programs, without);
         self.count(depth, &found, outside);
         has_newcomers
     }
@@ -188,7 +191,8 @@ impl Tree {
         scan.has_newcomers |= scans < SCANS;
         scan.without.insert(pid, scans);
         let Some(seen) = seen(pid, thread, scans) else { return };
-        // A process that had a helper is no newcomer. After exec its memory is its own.
+        // A program that had a helper is no newcomer; a helper whose child was killed is one. After
+        // exec its memory is its own.
         if scans < SCANS && seen.is_forked && !self.managed.contains(&pid) {
             return;
         }
@@ -257,7 +261,8 @@ impl Tree {
     fn is_forked_by_unmanaged(&self, pid: u32, seen_now: &BTreeMap<u32, u32>) -> bool {
         let scans = |parent: &u32| seen_now.get(parent).or_else(|| self.without.get(parent));
         let is_unmanaged = |parent: &u32| scans(parent).is_some_and(|&scans| scans >= SCANS);
-        process::parent_of(pid).filter(is_unmanaged).is_some() && process::runs_what_was_forked(pid)
+        process::parent_of(pid).filter(is_unmanaged).is_some()
+            && process::runs_what_was_forked(pid) == Some(true)
     }
 }
 
@@ -287,7 +292,8 @@ fn seen(pid: u32, thread: u32, scans: u32) -> Option<Seen> {
         thread,
         anonymous_bytes: size.anonymous * PAGE_SIZE as u64,
         other_pages: size.others,
-        is_forked: process::runs_what_was_forked(pid),
+        // One that has ended by now would count in full, as after an exec.
+        is_forked: process::runs_what_was_forked(pid)?,
         scans,
     })
 }
