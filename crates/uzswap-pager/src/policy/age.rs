@@ -9,11 +9,8 @@ use std::time::{Duration, Instant};
 /// The places that a hand has passed.
 #[derive(Debug, Default)]
 pub(crate) struct HandPasses {
-    /// Counts the turns around.
-    turn: u64,
-    /// Where the hand is.
-    at: u64,
-    /// Of the last turn those before the hand, then those of this turn.
+    /// Of the last turn those before the hand, then those of this turn: the last one is where the
+    /// hand is.
     passes: VecDeque<Pass>,
     /// When it was here last. Before its second turn: when the age was asked for first.
     since: Option<Instant>,
@@ -21,6 +18,7 @@ pub(crate) struct HandPasses {
 
 #[derive(Debug)]
 struct Pass {
+    /// Turns around before it.
     turn: u64,
     at: u64,
     time: Instant,
@@ -30,14 +28,14 @@ impl HandPasses {
     /// Notes that the hand has come to an address. If that is not above the last one, the hand has
     /// gone around.
     pub(super) fn note(&mut self, at: u64, now: Instant) {
-        self.turn += u64::from(at <= self.at);
-        self.at = at;
-        let is_behind = |pass: &&Pass| (pass.turn + 1, pass.at) <= (self.turn, at);
+        let (last_turn, last_at) = self.passes.back().map_or((0, 0), |it| (it.turn, it.at));
+        let turn = last_turn + u64::from(at <= last_at);
+        let is_behind = |pass: &&Pass| (pass.turn + 1, pass.at) <= (turn, at);
         while let Some(pass) = self.passes.front().filter(is_behind) {
             self.since = Some(pass.time);
             self.passes.pop_front();
         }
-        self.passes.push_back(Pass { turn: self.turn, at, time: now });
+        self.passes.push_back(Pass { turn, at, time: now });
     }
 
     /// The age of the pages before the hand.

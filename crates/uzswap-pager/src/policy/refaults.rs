@@ -76,7 +76,12 @@ mod tests {
         (0..900).for_each(|_| refaults.refault());
         assert_eq!(discounted(&refaults), 100, "it counts for some in any case");
         refaults.evict(1000);
-        assert!(discounted(&refaults) > 1500, "those that were too many are forgotten");
+        // (5/6)^4, as half stays away of 60 %.
+        let part = 100 + 3100 * 625 / 1296;
+        assert_eq!(discounted(&refaults), part, "those that were too many are forgotten");
+        (0..1000).for_each(|_| refaults.refault());
+        let [age, discounted] = [1 << 60, 1 << 55].map(Duration::from_secs);
+        assert_eq!(refaults.discount(age), discounted);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::page_table::BATCH_PAGES;
 use uzswap::page::PAGE_SIZE;
 
-/// A process of so many bytes or fewer gives pages after all larger ones. It keeps them while one
-/// of those cannot give any, which may wait for a debugger.
+/// A process of so many bytes or fewer gives pages after all larger ones, and none while one of
+/// those cannot give any. The larger one may wait for a debugger.
 const KEPT_MAX: u64 = 1 << 20;
 
 /// Pages of groups of so many members are evicted without a survey.
