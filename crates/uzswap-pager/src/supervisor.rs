@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -26,7 +25,7 @@ use crate::store::writeback::{WriteBack, WriteBackOptions};
 use crate::telemetry::metrics::{self, MetricsAddress, MetricsSocket};
 use crate::telemetry::socket_server::Answerer;
 use crate::telemetry::status::{self, Reporter};
-use crate::{Pager, RunReport, SpaceHandle, lock, too_many_files};
+use crate::{Pager, RunReport, too_many_files};
 use uzswap::backing::BackingError;
 use uzswap::trace::{Recorder, TraceAbout, TraceError};
 use uzswap::zswap::{BuildError, Zswap, ZswapOptions};
@@ -38,9 +37,6 @@ use uzswap_sys::process;
 use uzswap_sys::signals::{self, SignalNumber};
 use uzswap_sys::spawn;
 use uzswap_sys::wait::{self, Waiter};
-
-/// How long /proc shows the end of a process that has written a core file, at most.
-const CORE_SEEN_WITHIN: Duration = Duration::from_secs(1);
 
 /// How a program is run.
 #[derive(Debug, Clone)]
@@ -222,7 +218,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let Others { evictor, sampler } = others;
     let threads = [server, evictor, sampler];
     let mut is_over = || threads.iter().any(JoinHandle::is_finished);
-    let mut see_dumped = |pid| await_end_of_space(&pager, pid);
+    let mut see_dumped = |pid| pager.await_end_of_space(pid);
     let waited = child.map(|child| waiter.wait(child, &mut see_dumped, &mut is_over));
 
     pager.stop_all();
@@ -237,16 +233,6 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let status = status.ok_or_else(failed)?;
     pager.end_guard();
     Ok((ExitStatus::from_raw(status), pager.report(trace)))
-}
-
-/// Waits until the fault server has seen the end of a process that has written a core file: it
-/// reads in /proc that there is one.
-fn await_end_of_space(pager: &Pager, pid: u32) {
-    let is_it = |space: &SpaceHandle| lock(space).process.pid() == Some(pid);
-    let since = Instant::now();
-    while pager.spaces().iter().any(is_it) && since.elapsed() < CORE_SEEN_WITHIN {
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// The threads that a program needs once it runs.

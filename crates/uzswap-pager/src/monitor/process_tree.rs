@@ -11,7 +11,7 @@ use crate::program::peer::Peer;
 use crate::program::procfs::{
     children_of, page_table_bytes_of, size_of, thread_and_program_of, threads,
 };
-use crate::{Pager, lock};
+use crate::{Pager, SpaceHandle, lock};
 use uzswap_sys::process;
 
 /// How long a thread waits for a scan, or for the end of a process, at most.
@@ -61,11 +61,24 @@ impl Pager {
     /// Has the tree scanned now, and waits until it was.
     pub(crate) fn scan_tree(&self) {
         let TreeScans { requested, done, .. } = &self.tree;
-        let (since, number) = (Instant::now(), requested.fetch_add(1, Relaxed) + 1);
+        let number = requested.fetch_add(1, Relaxed) + 1;
         self.wakers.tree.wake();
-        while done.load(Acquire) < number && since.elapsed() < PATIENCE {
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_while(|| done.load(Acquire) < number);
+    }
+
+    /// Waits until the fault server has seen the end of a process that has written a core file: it
+    /// reads in /proc that there is one.
+    pub(crate) fn await_end_of_space(&self, pid: u32) {
+        let is_it = |space: &SpaceHandle| lock(space).process.pid() == Some(pid);
+        wait_while(|| self.spaces().iter().any(is_it));
+    }
+}
+
+/// Waits as long as this is so, for some time at most.
+fn wait_while(is_so: impl Fn() -> bool) {
+    let since = Instant::now();
+    while is_so() && since.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -91,10 +104,7 @@ pub(crate) fn end_with_memory(pager: &Pager, peer: &Peer, thread: u32) {
 /// Waits until a process that was killed has no memory any more; for a moment at most, as the
 /// kernel may keep it from ending.
 pub(crate) fn await_end(thread: u32) {
-    let since = Instant::now();
-    while size_of(thread).is_some_and(|size| size.mapped > 0) && since.elapsed() < PATIENCE {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_while(|| size_of(thread).is_some_and(|size| size.mapped > 0));
 }
 
 /// Bytes of the kernel's page tables of all managed programs.
