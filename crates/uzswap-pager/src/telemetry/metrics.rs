@@ -275,25 +275,25 @@ fn prometheus(status: &RunStatus) -> String {
         &status.used_bytes,
     );
     gauge("run_peak_bytes", "Highest usage so far.", &status.peak_bytes);
-    text.family("run_memory_bytes", "gauge", "Memory of the run by use.");
-    for (part, bytes) in [
+    let mut parts = |name: &str, help: &str, label: &str, parts: [(&str, u64); 4]| {
+        text.family(name, "gauge", help);
+        parts.iter().for_each(|(part, bytes)| text.sample(name, &[(label, *part)], bytes));
+    };
+    let used = [
         ("resident", status.resident_bytes),
         ("unmanaged", status.unmanaged_bytes),
         ("pool", status.pool_bytes),
         ("metadata", status.metadata_bytes),
-    ] {
-        text.sample("run_memory_bytes", &[("part", part)], bytes);
-    }
-    text.family("run_held_back_bytes", "gauge", "Memory held back from programs, by kind.");
-    let held_back = &status.held_back;
-    for (kind, bytes) in [
-        ("margin", held_back.margin_bytes),
-        ("growth", held_back.growth_bytes),
-        ("staging", held_back.staging_bytes),
-        ("tables", held_back.tables_bytes),
-    ] {
-        text.sample("run_held_back_bytes", &[("kind", kind)], bytes);
-    }
+    ];
+    parts("run_memory_bytes", "Memory of the run by use.", "part", used);
+    let held_back = [
+        ("margin", status.held_back.margin_bytes),
+        ("growth", status.held_back.growth_bytes),
+        ("staging", status.held_back.staging_bytes),
+        ("tables", status.held_back.tables_bytes),
+    ];
+    let help = "Memory held back from programs, by kind.";
+    parts("run_held_back_bytes", help, "kind", held_back);
     let counts = &status.counts;
     for (name, help, pages) in [
         ("run_fresh_pages_total", "Pages zero-filled at a first touch.", counts.fresh_pages),
