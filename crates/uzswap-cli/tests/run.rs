@@ -31,11 +31,13 @@ fn main() -> ExitCode {
     let mut add = |name: String, missing: Option<String>, test: Box<dyn FnOnce() + Send>| {
         let is_undisturbed = name == "growth_in_one_call_is_held_back";
         all.push(trials::trial(name, missing, move || {
-            let (_beside, _alone) = match is_undisturbed {
-                true => (None, Some(UNDISTURBED.write().unwrap_or_else(PoisonError::into_inner))),
-                false => (Some(UNDISTURBED.read().unwrap_or_else(PoisonError::into_inner)), None),
-            };
-            test();
+            if is_undisturbed {
+                let _alone = UNDISTURBED.write().unwrap_or_else(PoisonError::into_inner);
+                test();
+            } else {
+                let _beside_others = UNDISTURBED.read().unwrap_or_else(PoisonError::into_inner);
+                test();
+            }
         }));
     };
     for (name, limit, code, said) in SCENARIOS {
@@ -122,8 +124,8 @@ fn main() -> ExitCode {
     trials::run(all)
 }
 
-/// One test of this file writes to it, and runs beside no other one: the supervisor has no
-/// processor beside three others in one run of twelve, and nothing holds the growth back then.
+/// The test that has this lock to write runs beside no other test of this file. Beside three
+/// others, in one run of twelve, the supervisor gets no processor and cannot hold the growth back.
 static UNDISTURBED: RwLock<()> = RwLock::new(());
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.

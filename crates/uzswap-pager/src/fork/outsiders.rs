@@ -205,9 +205,9 @@ impl Pager {
     }
 
     /// A process without a helper was found. If a managed process forked it while nothing of that
-    /// was registered, it is an outsider from now on. Returns whether a space counts its memory: a
-    /// later child of a managed process has one from its fork on, and asks before it makes shared
-    /// pages its own.
+    /// was registered, it is an outsider from now on. Returns whether a space counts its memory. A
+    /// later child of a managed process has a space from its fork on. That child asks before it
+    /// makes shared pages its own.
     pub(crate) fn see_without_helper(&self, pid: u32) -> bool {
         let Some(places) = process::places_of_program(pid) else { return false };
         let above = same_program_above(pid);

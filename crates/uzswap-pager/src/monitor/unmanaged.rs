@@ -79,6 +79,7 @@ pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
 struct Scan {
     /// Programs with a helper, and the helpers.
     managed: BTreeSet<u32>,
+    /// The programs alone.
     programs: BTreeSet<u32>,
     /// Processes without one, and how many scans in a row found them so.
     without: BTreeMap<u32, u32>,
