@@ -3,6 +3,7 @@
 //! Tests and the end of debug runs audit it, `uzswap top --audit` does while a program runs.
 
 use std::io;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +86,8 @@ impl AddressSpace {
         if !self.settle() || !self.hold_commands() {
             return None;
         }
-        let found = self.find_wrong().and_then(|wrong| match wrong {
+        let registered = self.registration.ranges().iter();
+        let found = self.find_wrong(registered).and_then(|wrong| match wrong {
             None => self.find_unregistered(),
             wrong => Ok(wrong),
         });
@@ -97,10 +99,26 @@ impl AddressSpace {
         Some(found.ok()?.map_or(Ok(()), Err))
     }
 
-    /// The first page for which P1, M1 or M2 does not hold.
-    pub(super) fn find_wrong(&self) -> io::Result<Option<Violation>> {
+    /// Panics if an invariant does not hold, once in a number of calls. The caller keeps the helper
+    /// from moving pages.
+    #[cfg(debug_assertions)]
+    pub(crate) fn audit_at_times(&mut self) {
+        if !self.layout.is_settled() {
+            return;
+        }
+        let ranges = self.markers.audits.next_ranges(self.registration.ranges());
+        let Ok(Some(wrong)) = self.find_wrong(ranges.into_iter()) else { return };
+        // An event that came meanwhile explains it.
+        assert!(self.uffd.is_changing() || self.is_dead(), "{wrong:x?}");
+    }
+
+    /// The first page of registered ranges for which P1, M1 or M2 does not hold.
+    pub(super) fn find_wrong(
+        &self,
+        ranges: impl Iterator<Item = Range<u64>>,
+    ) -> io::Result<Option<Violation>> {
         let files = self.process.files().ok_or(io::ErrorKind::NotFound)?;
-        for part in self.registration.ranges().iter() {
+        for part in ranges {
             let evicted = runs_of(self.evicted_in(&part));
             let populated = files.populated_in(part.clone())?;
             let marked = files.marked_in(part)?;
