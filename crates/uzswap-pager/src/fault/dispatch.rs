@@ -203,8 +203,8 @@ impl FaultServer {
             }
             let is_helper = known.is_some() && known == space.process.thread();
             let round = self.pager.progress.rounds();
-            let mut fault = Fault::new(id, touch, since, round);
-            let served = self.serve(space, &mut fault, is_helper, since);
+            let mut fault = Fault::new(id, touch, is_helper, since, round);
+            let served = self.serve(space, &mut fault, since);
             if served == Resolution::NoRoom {
                 self.pager.progress.set_awaited(true);
                 self.pager.wakers.evictor.wake();

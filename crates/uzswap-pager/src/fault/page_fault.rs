@@ -58,6 +58,8 @@ impl Touch {
 pub(super) struct Fault {
     space: u32,
     touch: Touch,
+    /// The thread is the helper of its process.
+    is_helper: bool,
     since: Instant,
     /// The evictor's round at that time.
     round: u64,
@@ -73,9 +75,24 @@ pub(super) struct Fault {
 
 impl Fault {
     /// A fault of a space, in a round of the evictor.
-    pub(super) fn new(space: u32, touch: Touch, since: Instant, round: u64) -> Fault {
-        let (found_no_room, waits_longer, is_over_limit, window) = (false, false, false, None);
-        Fault { space, touch, since, round, found_no_room, waits_longer, is_over_limit, window }
+    pub(super) fn new(
+        space: u32,
+        touch: Touch,
+        is_helper: bool,
+        since: Instant,
+        round: u64,
+    ) -> Fault {
+        Fault {
+            space,
+            touch,
+            is_helper,
+            since,
+            round,
+            found_no_room: false,
+            waits_longer: false,
+            is_over_limit: false,
+            window: None,
+        }
     }
 
     /// Whether the same thread touches the same page in the same way.
@@ -104,10 +121,7 @@ impl FaultServer {
         for mut fault in std::mem::take(&mut self.waiting) {
             let Some(shared) = self.spaces.get(fault.space).cloned() else { continue };
             let mut space = lock(&shared);
-            // A helper's fault waits for a read from the file alone. After the read it counts as a
-            // program's.
-            let is_helper = false;
-            let served = self.serve(&mut space, &mut fault, is_helper, Instant::now());
+            let served = self.serve(&mut space, &mut fault, Instant::now());
             drop(space);
             self.note(fault, served);
         }
@@ -132,19 +146,13 @@ impl FaultServer {
     }
 
     /// The values that decide whether a fault is served now.
-    fn attempt(
-        &self,
-        space: &AddressSpace,
-        fault: &Fault,
-        is_helper: bool,
-        now: Instant,
-    ) -> Attempt {
+    fn attempt(&self, space: &AddressSpace, fault: &Fault, now: Instant) -> Attempt {
         let Pager { account, progress, .. } = &*self.pager;
         let is_first_write = fault.touch.access == Access::FirstWrite;
         Attempt {
             waited: now - fault.since,
             rounds: progress.rounds() - fault.round,
-            is_helper,
+            is_helper: fault.is_helper,
             is_first_write,
             is_about_to_fork: is_first_write && space.is_about_to_fork(),
             has_helper: space.process.thread().is_some(),
@@ -162,10 +170,9 @@ impl FaultServer {
         &mut self,
         space: &mut AddressSpace,
         fault: &mut Fault,
-        is_helper: bool,
         now: Instant,
     ) -> Resolution {
-        let attempt = self.attempt(space, fault, is_helper, now);
+        let attempt = self.attempt(space, fault, now);
         let decision = attempt.decide();
         fault.waits_longer |= decision == Decision::WaitLonger;
         fault.is_over_limit = decision == Decision::ServeOverLimit;
@@ -187,7 +194,7 @@ impl FaultServer {
             if let Some(window) = self.serve_kept(space, fault) {
                 return Resolution::Later(window);
             }
-        } else if !is_helper && space.not_commanded(page, page..page + 1).is_empty() {
+        } else if !fault.is_helper && space.not_commanded(page, page..page + 1).is_empty() {
             // The page returned since the fault, and a command evicts it again: it is not fresh,
             // and the thread must fault again. A helper that waits for a page has moved nothing
             // yet.
@@ -404,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_repeated_report_is_the_same_fault() {
-        let fault = Fault::new(1, touch(2, 5 * PAGE, Access::Read), Instant::now(), 0);
+        let fault = Fault::new(1, touch(2, 5 * PAGE, Access::Read), false, Instant::now(), 0);
         assert!(fault.is(1, &touch(2, 6 * PAGE - 1, Access::Read)));
         assert!(!fault.is(3, &touch(2, 5 * PAGE, Access::Read)), "another space");
         assert!(!fault.is(1, &touch(3, 5 * PAGE, Access::Read)), "another thread");
