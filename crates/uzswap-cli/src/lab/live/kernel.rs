@@ -13,6 +13,7 @@ use crate::kernel_swap::{
     Journal, KeeperReport, KernelEngine, KernelPool, KernelSwapError, KernelSwapOptions,
     PROBE_PAGES, ProbeReport, Session, SwapBacking, known_compressor,
 };
+use crate::lab::report::format::human_size;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::{LatencyBucket, LatencyCounts};
 use uzswap_pager::RunSample;
@@ -127,8 +128,14 @@ fn check(measured: &Measured, keeper: &KeeperReport) -> Result<(), Failure> {
     let status = status_of(&measured.ended.exit)?;
     let (oom_kills, wrong) = (measured.oom_kills, measured.probe.wrong);
     if oom_kills > 0 {
+        let KernelPool { backing_memory_bytes, refused_pages, .. } = measured.pool;
         return Err(Failure::did_not_fit(format!(
-            "needs more than the limit: the kernel killed {oom_kills} of its processes"
+            "needs more than the limit: the kernel killed {oom_kills} of its processes (peaks: {} \
+             anonymous, {} in the pool; at the end {} behind the pool, which refused {} pages)",
+            human_size(keeper.peak_anonymous_bytes),
+            human_size(keeper.peak_pool_bytes),
+            human_size(backing_memory_bytes),
+            refused_pages.unwrap_or_default(),
         )));
     }
     if let Some(error) = &keeper.error {
