@@ -113,7 +113,7 @@ impl AddressSpace {
     }
 
     /// The first page of registered ranges for which P1, M1 or M2 does not hold.
-    pub(super) fn find_wrong(
+    fn find_wrong(
         &self,
         ranges: impl Iterator<Item = Range<u64>>,
     ) -> io::Result<Option<Violation>> {

@@ -206,8 +206,8 @@ impl Pager {
 
     /// A process without a helper was found. If a managed process forked it while nothing of that
     /// was registered, it is an outsider from now on. Returns whether a space counts its memory. A
-    /// later child of a managed process has a space from its fork on. That child asks before it
-    /// makes shared pages its own.
+    /// later child of a managed process has a space from its fork on. The child's first write to a
+    /// shared page faults before the kernel copies the page.
     pub(crate) fn see_without_helper(&self, pid: u32) -> bool {
         let Some(places) = process::places_of_program(pid) else { return false };
         let above = same_program_above(pid);
