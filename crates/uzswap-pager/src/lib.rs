@@ -76,7 +76,7 @@ pub use telemetry::metrics::MetricsAddress;
 pub use telemetry::query::{NoAnswer, Survey, find_run, survey};
 pub use telemetry::status::{Answer, ProcessStatus, RunStatus};
 
-use address_space::handle::{SpaceHandle, lock};
+use address_space::handle::{SpaceHandle, lock, try_lock};
 use address_space::resident_bytes;
 use messages::{mib, too_many_files};
 use page_table::untouched_pages;

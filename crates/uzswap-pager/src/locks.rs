@@ -71,6 +71,13 @@ const NAMES: [&str; MESSAGES + 1] = [
     "messages",
 ];
 
+/// Checks in debug builds that this thread has no lock: it begins work that no other may wait for.
+#[inline]
+pub(crate) fn check_none_is_held() {
+    #[cfg(debug_assertions)]
+    order::check_none();
+}
+
 /// A mutex with a place in the order. A panic of a thread that holds one ends the run, so that no
 /// other thread asks whether it is poisoned.
 #[derive(Debug, Default)]
@@ -209,6 +216,14 @@ mod order {
         }
     }
 
+    pub(super) fn check_none() {
+        if let Some(&(rank, _)) = HELD.with_borrow(|held| held.first().copied()).as_ref()
+            && !std::thread::panicking()
+        {
+            panic!("the lock \"{}\" is held through work that takes longer", NAMES[rank]);
+        }
+    }
+
     pub(super) fn push(rank: Rank, address: usize) {
         HELD.with_borrow_mut(|held| held.push((rank, address)));
     }
@@ -265,6 +280,17 @@ mod tests {
         drop(child.lock());
         let again = refused(|| drop(parent.lock()));
         assert_eq!(again, wrong, "the same one never");
+    }
+
+    #[test]
+    fn longer_work_is_refused_under_any_lock() {
+        let slots = Lock::<u32, SLOTS>::new(3);
+        check_none_is_held();
+        let held = slots.lock();
+        let wrong = refused(check_none_is_held);
+        assert_eq!(wrong, "the lock \"slots\" is held through work that takes longer");
+        drop(held);
+        check_none_is_held();
     }
 
     #[test]

@@ -24,12 +24,23 @@ pub(crate) struct FaultHistory {
     threads: SourceMix,
     /// All workers read its faults, because several threads fault in turn.
     has_all_workers: bool,
+    /// The address space was removed: nothing is known of its pages.
+    are_over: bool,
 }
 
 impl FaultHistory {
     /// Notes a served fault.
     pub(crate) fn note_served(&mut self) {
         self.served += 1;
+    }
+
+    /// Notes that no fault is served from now on.
+    pub(crate) fn end(&mut self) {
+        self.are_over = true;
+    }
+
+    pub(crate) fn are_over(&self) -> bool {
+        self.are_over
     }
 
     pub(super) fn served(&self) -> u64 {

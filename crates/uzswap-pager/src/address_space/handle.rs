@@ -37,6 +37,10 @@ impl SharedAddressSpace {
         SharedAddressSpace::new(space, Arc::new(AllTurns::of(1)), Arc::default())
     }
 
+    fn locked<'a>(&'a self, space: Guard<'a, AddressSpace, ADDRESS_SPACE>) -> Locked<'a> {
+        Locked { space, released: Released { slots: Vec::new(), queue: &self.releases } }
+    }
+
     /// Keeps the server from reading what the program does. To be locked before the space.
     pub(crate) fn lock_events(&self) -> Guard<'_, (), EVENTS> {
         self.turns.lock(&self.events)
@@ -50,8 +54,12 @@ impl SharedAddressSpace {
 
 /// Locks an address space.
 pub(crate) fn lock(space: &SpaceHandle) -> Locked<'_> {
-    let released = Released { slots: Vec::new(), queue: &space.releases };
-    Locked { space: space.turns.lock(&space.space), released }
+    space.locked(space.turns.lock(&space.space))
+}
+
+/// Locks an address space, if nobody else has it.
+pub(crate) fn try_lock(space: &SpaceHandle) -> Option<Locked<'_>> {
+    Some(space.locked(space.space.try_lock()?))
 }
 
 /// A locked address space. The slots that it has released go to the queue once it is unlocked.

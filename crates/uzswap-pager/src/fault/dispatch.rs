@@ -10,7 +10,10 @@
 //!    fork, and none that a fault of the same read brings the parent.
 //! 5. A new child's memory is decided before the child gets an answer. If no event is pending, the
 //!    layout applies the changes.
-//! 6. Faults are served. Threads wake up once nothing is locked.
+//! 6. The worker releases the locks of the server and of the events, and serves the faults
+//!    ([`PageServer`](super::page_fault::PageServer)). A change that another worker reads meanwhile
+//!    is noted with the space locked, between two faults or while a page is decompressed.
+//! 7. Threads wake up once nothing is locked.
 //!
 //! `docs/explanation/run-design.md` has the reasons.
 
@@ -19,22 +22,43 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::fork_event::{self, EndedMember};
-use super::page_fault::{Access, Fault, Resolution, Touch};
+use super::page_fault::{Access, Fault, Touch};
 use super::worker_state::WorkerState;
 use super::{FaultServer, PAGE};
+use crate::address_space::handle::Locked;
 use crate::address_space::{AddressSpace, Change};
 use crate::sched::affinity::AffinityGuard;
-use crate::{SpaceHandle, lock};
+use crate::{SpaceHandle, lock, try_lock};
 use uzswap_sys::userfaultfd::{Event, Message};
 
 /// Messages of a userfaultfd that are read at once.
 pub(super) const MESSAGES: usize = 16;
 
-/// Messages of a userfaultfd that a worker has answered.
-pub(super) struct Answered {
+/// Messages of a userfaultfd that a worker has read, and whose changes are noted.
+pub(super) struct Dispatched<'a> {
     pub(super) count: usize,
+    pub(super) space: Locked<'a>,
+    /// Faults to serve.
+    pub(super) faults: Vec<Fault>,
     /// The worker must wake a thread on its own processor.
     pub(super) guard: Option<AffinityGuard>,
+    pub(super) rest: Rest,
+}
+
+/// Work that is left once the space is unlocked: it locks others.
+#[derive(Default)]
+pub(super) struct Rest {
+    /// Memberships of children that cannot be followed.
+    ended: Vec<EndedMember>,
+    has_forked: bool,
+    /// The process waits in fork(2): the kernel has no descriptor for its event.
+    no_descriptor: Option<io::Error>,
+}
+
+impl Rest {
+    pub(super) fn is_any(&self) -> bool {
+        self.has_forked || self.no_descriptor.is_some() || !self.ended.is_empty()
+    }
 }
 
 /// Why a userfaultfd could not be read now.
@@ -44,6 +68,8 @@ pub(super) enum Unread {
     IsRegistered,
     /// Its helper moves pages, for some microseconds.
     Moves,
+    /// Another thread has locked the space: the server's lock is free while the worker waits.
+    IsLocked,
     /// Events of its parent from before the fork may still be unread.
     ForkPending,
 }
@@ -54,7 +80,6 @@ struct Messages {
     count: usize,
     faults: Vec<Touch>,
     changes: Vec<Event>,
-    /// The process waits in fork(2): the kernel has no descriptor for its event.
     no_descriptor: Option<io::Error>,
 }
 
@@ -82,19 +107,20 @@ impl Messages {
 }
 
 impl FaultServer {
-    /// Reads some messages and answers them, in the order that this module's doc states.
-    pub(super) fn answer(
+    /// Reads some messages, and does with them all that needs the server: steps 1 to 5 of this
+    /// module's doc.
+    pub(super) fn dispatch<'a>(
         &mut self,
         worker: &mut WorkerState,
         id: u32,
-        shared: &SpaceHandle,
-    ) -> Result<Answered, Unread> {
-        let events = shared.try_lock_events().ok_or(Unread::IsRegistered)?;
+        shared: &'a SpaceHandle,
+    ) -> Result<Dispatched<'a>, Unread> {
+        let _events = shared.try_lock_events().ok_or(Unread::IsRegistered)?;
         self.pending_forks.settle(&self.spaces);
         if self.pending_forks.has_child(id) {
             return Err(Unread::ForkPending);
         }
-        let mut space = lock(shared);
+        let mut space = try_lock(shared).ok_or(Unread::IsLocked)?;
         if !space.hold_commands() {
             return Err(Unread::Moves);
         }
@@ -115,24 +141,25 @@ impl FaultServer {
             fork_event::decide_child(&mut space, &faults);
         }
         space.poison_doubtful();
-        let guard = self.serve_faults(worker, id, &mut space, faults, since);
+        let (faults, guard) = self.sort_faults(worker, id, &mut space, faults, since);
         if count < MESSAGES {
             space.settle();
         }
-        if count > 0 {
-            worker.turns.end();
-        }
-        drop((events, space));
-        ended.into_iter().for_each(|member| self.bequeath(Some(member)));
-        if has_forked {
+        let rest = Rest { ended, has_forked, no_descriptor };
+        Ok(Dispatched { count, space, faults, guard, rest })
+    }
+
+    /// Does the work that is left of a read. The caller has no space locked.
+    pub(super) fn finish(&mut self, id: u32, shared: &SpaceHandle, rest: Rest) {
+        rest.ended.into_iter().for_each(|member| self.bequeath(Some(member)));
+        if rest.has_forked {
             // Of a program that forks in a loop, each child has a table of its own.
             self.forget_dead(|space| space.process.pid().is_none());
             self.keep_to_quota(id);
         }
-        if let Some(error) = no_descriptor {
+        if let Some(error) = rest.no_descriptor {
             self.make_way_for_fork(shared, &error);
         }
-        Ok(Answered { count, guard })
     }
 
     /// Applies a change of mappings, or a fork. Returns the membership of a child that cannot be
@@ -169,30 +196,32 @@ impl FaultServer {
         space.changed(change);
     }
 
-    /// Serves the faults of one read.
-    fn serve_faults(
+    /// Answers touches that ask for no page of the program, and notes the others: the faults to
+    /// serve.
+    fn sort_faults(
         &mut self,
         worker: &mut WorkerState,
         id: u32,
         space: &mut AddressSpace,
-        faults: Vec<Touch>,
+        touches: Vec<Touch>,
         since: Instant,
-    ) -> Option<AffinityGuard> {
-        let mut guard = None;
-        for touch in faults {
+    ) -> (Vec<Fault>, Option<AffinityGuard>) {
+        let (mut faults, mut guard) = (Vec::with_capacity(touches.len()), None);
+        for touch in touches {
+            let wake_ups = &mut worker.pages.wake_ups;
             if let Some(page) = page_without_content(space, touch.address) {
-                self.wake_ups.add(space, page);
+                wake_ups.add(space, page);
                 continue;
             }
             if space.tells_fork(touch.address) {
                 drop(guard.take());
                 // At the fork, both sides keep the processors busy.
                 worker.affinity.leave();
-                self.prepare_announced_fork(space, touch.address);
+                self.prepare_announced_fork(space, touch.address, wake_ups);
                 continue;
             }
-            if self.waiting.iter().any(|fault| fault.is(id, &touch)) {
-                continue; // a signal has come: the thread reports its fault again, and again
+            if self.waiting.has(id, &touch) {
+                continue;
             }
             let known = space.process.reported_thread(touch.thread);
             self.spaces.note_fault(worker, id, space, touch.thread, since);
@@ -202,16 +231,9 @@ impl FaultServer {
                 guard = worker.affinity.follow(known, space.process.pid(), space.process.thread());
             }
             let is_helper = known.is_some() && known == space.process.thread();
-            let round = self.pager.progress.rounds();
-            let mut fault = Fault::new(id, touch, is_helper, since, round);
-            let served = self.serve(space, &mut fault, since);
-            if served == Resolution::NoRoom {
-                self.pager.progress.set_awaited(true);
-                self.pager.wakers.evictor.wake();
-            }
-            self.note(fault, served);
+            faults.push(Fault::new(id, touch, is_helper, since, self.pager.progress.rounds()));
         }
-        guard
+        (faults, guard)
     }
 }
 

@@ -9,6 +9,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::entrance::leaves_spare_files;
 use super::page_fault::Touch;
+use super::wake_ups::WakeUps;
 use super::{FaultServer, PAGE};
 use crate::address_space::{AddressSpace, AdviceAtFork, ForkAdvice};
 use crate::fork::outsiders::{Outsider, same_program_above};
@@ -19,6 +20,7 @@ use crate::program::procfs::children_of;
 use crate::range_set::RangeSet;
 use crate::run_dir::random_bytes;
 use crate::{SpaceHandle, lock, too_many_files};
+use uzswap::page::PAGE_SIZE;
 use uzswap_sys::process;
 use uzswap_sys::userfaultfd::Userfaultfd;
 
@@ -227,14 +229,19 @@ impl FaultServer {
     }
 
     /// Answers the report of a fork, so that the program goes on.
-    pub(super) fn prepare_announced_fork(&mut self, space: &mut AddressSpace, address: u64) {
+    pub(super) fn prepare_announced_fork(
+        &self,
+        space: &mut AddressSpace,
+        address: u64,
+        wake_ups: &mut WakeUps,
+    ) {
         let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
         let room = self.pager.account.headroom_for_copies();
         let is_unregistered = !space.registration.is_any();
         let may_be_unreported =
             is_unregistered && space.allow_fork(self.unknown_children(space), room);
         let is_let = space.let_fork(page.clone());
-        self.wake_ups.add(space, page);
+        wake_ups.add(space, page);
         if is_let && !may_be_unreported {
             space.prepare_fork();
             // The parent may end before its child is known. A failure is reported at the fork.
@@ -251,11 +258,11 @@ impl FaultServer {
     }
 
     /// Stores the staged pages of a space for its child; in words why some could not be stored.
-    fn store_staged(&mut self, space: &mut AddressSpace) -> Result<(), String> {
-        let content = self.loader.scratch();
+    fn store_staged(&self, space: &mut AddressSpace) -> Result<(), String> {
+        let mut content = [0; PAGE_SIZE];
         for staged in space.batch_pages() {
-            space.read_staged(staged, content).map_err(|error| error.to_string())?;
-            let slot = self.pager.store.store_any(content)?;
+            space.read_staged(staged, &mut content).map_err(|error| error.to_string())?;
+            let slot = self.pager.store.store_any(&content)?;
             match space.stored(staged, slot) {
                 true => self.pager.meter.stored(1),
                 false => self.pager.store.release(slot),

@@ -3,19 +3,20 @@
 //! ```text
 //!  worker          epoll: which descriptor has a message?
 //!    |-- dispatch        messages of a userfaultfd, each kind in its turn
-//!    |     |-- fork_event      a child from its parent; who else shares pages
-//!    |     |-- page_fault      serve one fault, or have it wait for headroom
-//!    |     |     '-- page_loader     evicted pages, into a buffer
-//!    |     '-- wake_ups        the threads to wake, once nothing is locked
+//!    |     '-- fork_event      a child from its parent; who else shares pages
+//!    |-- page_fault      serve one fault, or have it wait for headroom
+//!    |     '-- page_loader     evicted pages, into a buffer, with nothing locked
+//!    |-- wake_ups        the threads to wake, once nothing is locked
 //!    |-- entrance        a connection, and its process by the kernel's word
 //!    |-- handshake       from a connection to the helper of an address space
 //!    '-- orphan          memory whose helper has ended
 //! ```
 //!
-//! The state is in `spaces` (which worker reads which address space), `helpers` (pending and
-//! ready), `pending_forks` (children that wait for events of their parents) and `orphan`. A worker
-//! has its own in `worker_state`. One lock guards the server; a worker releases it before it wakes
-//! a thread.
+//! The state is in `spaces` (which worker reads which address space), `waiting` (faults that wait),
+//! `helpers` (pending and ready), `pending_forks` (children that wait for events of their parents)
+//! and `orphan`. A worker
+//! has its own in `worker_state`. One lock guards the server: a worker reads messages under it, and
+//! releases it before it serves faults and wakes threads.
 
 mod dispatch;
 mod entrance;
@@ -28,6 +29,7 @@ mod page_loader;
 mod pending_forks;
 mod spaces;
 mod token;
+mod waiting;
 mod wake_ups;
 mod worker;
 mod worker_state;
@@ -41,15 +43,15 @@ use fork_event::EndedMember;
 use helpers::Helpers;
 use orphan::Orphans;
 use page_fault::{FRESH_MAX, Fault};
-use page_loader::PageLoader;
 use pending_forks::PendingForks;
 use rustix::event::epoll;
 use spaces::Spaces;
 use token::Token;
-use wake_ups::WakeUps;
+use waiting::Waiting;
 pub(crate) use worker::{Workers, count as count_of_workers};
 
 use crate::address_space::AddressSpace;
+use crate::store::read_queue::Reader;
 use crate::{Pager, lock, untouched_pages};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_sys::process;
@@ -62,18 +64,17 @@ pub(crate) struct FaultServer {
     pager: Arc<Pager>,
     spaces: Spaces,
     helpers: Helpers,
-    /// Faults that wait for headroom, or for the file.
-    waiting: Vec<Fault>,
+    waiting: Waiting,
     pending_forks: PendingForks,
     orphans: Orphans,
     /// The message about children that are not followed any more was printed.
     has_reported_children: bool,
     /// Some address space may have ranges still to protect.
     protects: bool,
-    loader: PageLoader,
+    /// Reads the file behind the pool, if there is one.
+    reader: Option<Arc<Reader>>,
     /// The content of pages that were never touched.
-    zeros: Box<[Page]>,
-    wake_ups: WakeUps,
+    zeros: Arc<Box<[Page]>>,
 }
 
 impl FaultServer {
@@ -91,20 +92,26 @@ impl FaultServer {
         let helpers = Helpers::new(Arc::clone(&pager), Arc::clone(&epolls));
         let orphans = Orphans::new(Arc::clone(&epolls));
         let spaces = Spaces::new(epolls, Arc::clone(&pager.sched.turns));
-        let loader = PageLoader::start(&pager)?;
+        let start = || Reader::start(&pager.store, &pager.wakers).map(Arc::new);
+        let reader = pager.store.has_file().then(start).transpose()?;
         Ok(FaultServer {
             pager,
             spaces,
             helpers,
-            waiting: Vec::new(),
+            waiting: Waiting::default(),
             pending_forks: PendingForks::default(),
             orphans,
             has_reported_children: false,
             protects: false,
-            loader,
-            zeros: untouched_pages(FRESH_MAX),
-            wake_ups: WakeUps::default(),
+            reader,
+            zeros: Arc::new(untouched_pages(FRESH_MAX)),
         })
+    }
+
+    /// Has faults wait until they are served again.
+    fn add_waiting(&mut self, faults: Vec<Fault>) {
+        self.waiting.add(faults);
+        self.pager.progress.set_awaited(!self.waiting.is_empty());
     }
 
     /// Whether there is work that no descriptor reports.
@@ -123,7 +130,6 @@ impl FaultServer {
     /// Goes on with what could not be done at once.
     fn go_on(&mut self) {
         self.orphan_without_helpers();
-        self.serve_waiting();
         self.orphans.check();
         if self.protects {
             let protects = |(_, space)| !lock(space).protect(Duration::ZERO);
@@ -142,6 +148,7 @@ impl FaultServer {
         }
         space.commands.end();
         space.forget_all();
+        space.faults.end();
         let member = EndedMember::take(&mut space);
         drop(space);
         self.bequeath(member);

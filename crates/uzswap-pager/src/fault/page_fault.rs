@@ -3,15 +3,18 @@
 use std::fmt::Display;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
-use super::page_loader::RESTORED_MAX;
+use super::page_loader::{PageLoader, RESTORED_MAX};
+use super::wake_ups::WakeUps;
 use super::{FaultServer, PAGE};
 use crate::address_space::AddressSpace;
+use crate::address_space::handle::Locked;
 use crate::page_table::Place;
 use crate::policy::throttle::{Attempt, Decision};
 use crate::range_set::count;
-use crate::{Pager, lock};
+use crate::{Pager, SpaceHandle, lock};
 use uzswap::page::Page;
 use uzswap_sys::userfaultfd::Stopped;
 
@@ -69,7 +72,7 @@ pub(super) struct Fault {
     waits_longer: bool,
     /// By the last decision it is served over the limit.
     is_over_limit: bool,
-    /// Pages to restore, where its page is being read.
+    /// Pages to restore, once they were chosen.
     window: Option<Range<u64>>,
 }
 
@@ -104,6 +107,14 @@ impl Fault {
     fn page(&self) -> u64 {
         self.touch.page()
     }
+
+    pub(super) fn space(&self) -> u32 {
+        self.space
+    }
+
+    pub(super) fn touch(&self) -> &Touch {
+        &self.touch
+    }
 }
 
 /// What became of a fault.
@@ -112,37 +123,101 @@ pub(super) enum Resolution {
     Done,
     /// There is no room for it now.
     NoRoom,
-    /// The page is being read from the file; the pages to restore once it is there.
-    Later(Range<u64>),
+    /// The page is being read from the file.
+    Later,
+    /// Pages are to be decompressed, with the space unlocked.
+    Load,
+}
+
+/// Serves the faults of one worker: it needs no state of the fault server.
+#[derive(Debug)]
+pub(super) struct PageServer {
+    pager: Arc<Pager>,
+    loader: PageLoader,
+    /// The content of pages that were never touched.
+    zeros: Arc<Box<[Page]>>,
+    /// How many serve faults at once.
+    workers: usize,
+    pub(super) wake_ups: WakeUps,
 }
 
 impl FaultServer {
-    pub(super) fn serve_waiting(&mut self) {
-        for mut fault in std::mem::take(&mut self.waiting) {
-            let Some(shared) = self.spaces.get(fault.space).cloned() else { continue };
-            let mut space = lock(&shared);
-            let served = self.serve(&mut space, &mut fault, Instant::now());
-            drop(space);
-            self.note(fault, served);
+    /// What a worker serves faults with.
+    pub(super) fn page_server(&self) -> PageServer {
+        PageServer {
+            pager: Arc::clone(&self.pager),
+            loader: PageLoader::new(&self.pager, self.reader.clone()),
+            zeros: Arc::clone(&self.zeros),
+            workers: self.spaces.workers(),
+            wake_ups: WakeUps::default(),
         }
-        self.pager.progress.set_awaited(!self.waiting.is_empty());
+    }
+}
+
+impl PageServer {
+    /// Serves faults of a space that is locked, or has them wait: those are returned.
+    pub(super) fn serve_all<'a>(
+        &mut self,
+        shared: &'a SpaceHandle,
+        mut space: Locked<'a>,
+        faults: Vec<Fault>,
+    ) -> Vec<Fault> {
+        let mut waiting = Vec::new();
+        for mut fault in faults {
+            let served;
+            (space, served) = self.serve_one(shared, space, &mut fault);
+            waiting.extend(self.note(fault, served));
+        }
+        waiting
     }
 
-    /// A fault was served, or waits.
-    pub(super) fn note(&mut self, fault: Fault, served: Resolution) {
+    /// Serves a fault of a space that is locked. The space is unlocked while pages are
+    /// decompressed, and locked again afterwards.
+    fn serve_one<'a>(
+        &mut self,
+        shared: &'a SpaceHandle,
+        mut space: Locked<'a>,
+        fault: &mut Fault,
+    ) -> (Locked<'a>, Resolution) {
+        self.loader.forget();
+        loop {
+            match self.serve(&mut space, fault, Instant::now()) {
+                Resolution::Load => {
+                    drop(space);
+                    self.loader.load();
+                    space = lock(shared);
+                }
+                served => return (space, served),
+            }
+        }
+    }
+
+    /// Notes that a fault was served; returns one that waits.
+    fn note(&self, fault: Fault, served: Resolution) -> Option<Fault> {
         match served {
-            Resolution::Done => {
+            Resolution::NoRoom => {
+                if !fault.found_no_room {
+                    self.pager.progress.set_awaited(true);
+                    self.pager.wakers.evictor.wake();
+                }
+                Some(Fault { found_no_room: true, ..fault })
+            }
+            Resolution::Later => Some(fault),
+            Resolution::Done | Resolution::Load => {
                 let is_over_limit = fault.waits_longer || fault.is_over_limit;
                 if fault.found_no_room || is_over_limit {
                     self.pager.meter.waited_for_room(is_over_limit);
                 }
                 self.pager.meter.fault(fault.since.elapsed());
-            }
-            Resolution::NoRoom => self.waiting.push(Fault { found_no_room: true, ..fault }),
-            Resolution::Later(window) => {
-                self.waiting.push(Fault { window: Some(window), ..fault });
+                None
             }
         }
+    }
+
+    /// Pages that this worker may give to a program, at most `most`: each has its part of those up
+    /// to the limit.
+    fn may_give(&self, most: usize) -> usize {
+        (self.pager.account.pages_to_limit() / self.workers).clamp(1, most)
     }
 
     /// The values that decide whether a fault is served now.
@@ -166,12 +241,10 @@ impl FaultServer {
 
     /// Gives a program the page that it waits for, and those that it will want next, unless the
     /// fault must wait.
-    pub(super) fn serve(
-        &mut self,
-        space: &mut AddressSpace,
-        fault: &mut Fault,
-        now: Instant,
-    ) -> Resolution {
+    fn serve(&mut self, space: &mut AddressSpace, fault: &mut Fault, now: Instant) -> Resolution {
+        if space.faults.are_over() {
+            return Resolution::Done; // the kernel has reported the fault again
+        }
         let attempt = self.attempt(space, fault, now);
         let decision = attempt.decide();
         fault.waits_longer |= decision == Decision::WaitLonger;
@@ -191,8 +264,9 @@ impl FaultServer {
             self.wake_later(space, freed.start..freed.end.max(page + 1));
             self.pager.charge(count(&freed), 0);
         } else if place != Place::Program {
-            if let Some(window) = self.serve_kept(space, fault) {
-                return Resolution::Later(window);
+            let served = self.serve_kept(space, fault);
+            if served != Resolution::Done {
+                return served;
             }
         } else if !fault.is_helper && space.not_commanded(page, page..page + 1).is_empty() {
             // The page returned since the fault, and a command evicts it again: it is not fresh,
@@ -223,7 +297,7 @@ impl FaultServer {
         }
         // The compressed form of a page may take as much as the page: without headroom fill one
         // page.
-        let most = self.pager.account.pages_to_limit().clamp(1, FRESH_MAX);
+        let most = self.may_give(FRESH_MAX);
         let window = space.fresh_window(page, most);
         let wanted = run_around(space, page, window, |place| place == Place::Program);
         let Some(wanted) = space.fresh_around(page, wanted) else {
@@ -239,15 +313,15 @@ impl FaultServer {
         space.filled_fresh(page, done);
     }
 
-    /// A staged or stored page. If it must be read from the file first: the pages to restore once
-    /// it is there, as `window`.
-    fn serve_kept(&mut self, space: &mut AddressSpace, fault: &Fault) -> Option<Range<u64>> {
+    /// A staged or stored page.
+    fn serve_kept(&mut self, space: &mut AddressSpace, fault: &mut Fault) -> Resolution {
         let page = fault.page();
-        let window = fault.window.clone().unwrap_or_else(|| {
-            let most = self.pager.account.pages_to_limit().clamp(1, RESTORED_MAX);
-            space.evicted_window(page, most)
-        });
+        let most = self.may_give(RESTORED_MAX);
+        let window = fault.window.get_or_insert_with(|| space.evicted_window(page, most)).clone();
         let wanted = run_around(space, page, window.clone(), |place| place != Place::Program);
+        if self.loader.plan(space, page, window.start, &wanted) {
+            return Resolution::Load;
+        }
         let Some(wanted) = space.evicted_around(page, wanted) else {
             if space.uffd.is_changing() {
                 self.wake_later(space, page..page + 1);
@@ -255,22 +329,20 @@ impl FaultServer {
                 space.forget(page * PAGE..(page + 1) * PAGE);
                 self.serve_fresh(space, fault);
             }
-            return None;
+            return Resolution::Done;
         };
-        let ready = match self.loader.load(space, page, &wanted) {
-            None => return Some(window),
-            Some(Ok(ready)) => ready,
-            Some(Err(_)) if space.process.is_ending() => return None, // nobody waits any more
-            Some(Err(error)) => {
-                self.lose(space, page, &error);
-                return None;
+        match self.loader.take(space, page, &wanted) {
+            None => return Resolution::Later,
+            Some(Ok(taken)) => {
+                let contents = self.loader.contents(&taken);
+                let filled = fill_or_one(space, page, taken.start, contents);
+                let done = self.filled(space, fault, filled);
+                self.note_restored(space, page, done);
             }
-        };
-        let contents = self.loader.contents(&wanted, &ready);
-        let filled = fill_or_one(space, page, ready.start, contents);
-        let done = self.filled(space, fault, filled);
-        self.note_restored(space, page, done);
-        None
+            Some(Err(_)) if space.process.is_ending() => {} // nobody waits any more
+            Some(Err(error)) => self.lose(space, page, &error),
+        }
+        Resolution::Done
     }
 
     /// Notes that pages came back, of which a thread waited for one.
@@ -342,7 +414,7 @@ impl FaultServer {
         let address = fault.page() * PAGE;
         if stopped.errno == libc::EAGAIN {
             let is_growth = space.leave_growth_to_kernel(address, fault.touch.thread);
-            if !is_growth && self.spaces.has_one_worker() {
+            if !is_growth && self.workers == 1 {
                 // For who changes the mappings. Where there are more, that runs anyway.
                 std::thread::yield_now();
             }

@@ -119,9 +119,9 @@ impl Spaces {
         self.last_faults.push(Instant::now());
     }
 
-    /// Whether the machine has one processor for workers.
-    pub(super) fn has_one_worker(&self) -> bool {
-        self.epolls.len() == 1
+    /// Workers at most: some may not have started.
+    pub(super) fn workers(&self) -> usize {
+        self.epolls.len()
     }
 
     /// Notes which thread faulted. If threads of the address space take turns, all workers read it

@@ -5,6 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -12,10 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::thread::sched_getaffinity;
 
 use super::FaultServer;
-use super::dispatch::{Answered, MESSAGES, Unread};
+use super::dispatch::{Dispatched, MESSAGES, Unread};
 use super::entrance::{Arrival, Entrance};
 use super::token::Token;
-use super::wake_ups::WakeUps;
 use super::worker_state::WorkerState;
 use crate::Pager;
 use crate::lock;
@@ -48,6 +48,8 @@ pub(crate) struct Workers {
     server: Lock<FaultServer, FAULT_SERVER>,
     /// The epoll set of each worker.
     epolls: Arc<[OwnedFd]>,
+    /// A worker has panicked, maybe with nothing locked. Its programs would wait for ever.
+    has_failed: AtomicBool,
 }
 
 impl Workers {
@@ -58,7 +60,8 @@ impl Workers {
         let entrance = Entrance::new(listener)?;
         let server =
             FaultServer::new(Arc::clone(&pager), entrance.listener(), Arc::clone(&epolls))?;
-        Ok(Arc::new(Workers { pager, entrance, server: Lock::new(server), epolls }))
+        let (server, has_failed) = (Lock::new(server), AtomicBool::new(false));
+        Ok(Arc::new(Workers { pager, entrance, server, epolls, has_failed }))
     }
 
     /// The first worker: answers until the end of the run.
@@ -92,20 +95,8 @@ impl Workers {
     }
 
     fn lock(&self) -> Guard<'_, FaultServer, FAULT_SERVER> {
-        let server = self.pager.sched.turns.lock(&self.server);
-        assert!(!self.server.is_poisoned(), "another worker has failed: pages may be in no place");
-        server
-    }
-}
-
-impl FaultServer {
-    /// Whether a thread of another address space waits for its wake-up.
-    fn wakes_others_than(&self, space: u32) -> bool {
-        if self.wake_ups.is_empty() {
-            return false;
-        }
-        let own = self.spaces.get(space).map(|space| Arc::clone(&lock(space).uffd));
-        self.wake_ups.has_other_than(own.as_ref())
+        assert!(!self.has_failed.load(Ordering::Relaxed), "another worker has failed");
+        self.pager.sched.turns.lock(&self.server)
     }
 }
 
@@ -119,6 +110,14 @@ struct Worker {
     is_busy: bool,
 }
 
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.workers.has_failed.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Worker {
     /// The worker that is the calling thread.
     fn new(workers: Arc<Workers>, number: usize) -> Worker {
@@ -129,7 +128,7 @@ impl Worker {
             affinity,
             turns,
             sources: SourceMix::default(),
-            wake_ups: WakeUps::default(),
+            pages: workers.lock().page_server(),
         };
         Worker { workers, state, deferred: BTreeSet::new(), is_busy: false }
     }
@@ -206,8 +205,10 @@ impl Worker {
     fn read(&mut self, id: u32) {
         for turn in 0..TURNS {
             let Some(mut answered) = self.answer(id) else { return };
-            if answered.is_err() {
-                thread::yield_now();
+            if let Err(unread) = &answered {
+                if *unread != Unread::IsLocked {
+                    thread::yield_now();
+                }
                 let Some(again) = self.answer(id) else { return };
                 answered = again;
             }
@@ -216,7 +217,7 @@ impl Worker {
                 Err(unread) => {
                     self.deferred.insert(id);
                     self.is_busy = true;
-                    if unread != Unread::Moves {
+                    if !matches!(unread, Unread::Moves | Unread::IsLocked) {
                         thread::sleep(PAUSE);
                     }
                     return;
@@ -239,13 +240,33 @@ impl Worker {
     fn answer(&mut self, id: u32) -> Option<Result<usize, Unread>> {
         let mut server = self.workers.lock();
         let shared = server.spaces.get(id).cloned()?;
-        let answered = server.answer(&mut self.state, id, &shared);
+        let dispatched = server.dispatch(&mut self.state, id, &shared);
         self.is_busy |= server.is_busy();
-        self.state.wake(server);
-        Some(answered.map(|Answered { count, guard }| {
-            drop(guard); // once it is woken
-            count
-        }))
+        let may_join = server.waiting.is_empty();
+        drop(server);
+        let Dispatched { count, space, faults, guard, rest } = match dispatched {
+            Ok(dispatched) => dispatched,
+            Err(unread) => {
+                if unread == Unread::IsLocked {
+                    drop(lock(&shared)); // waits
+                }
+                return Some(Err(unread));
+            }
+        };
+        let waiting = self.state.pages.serve_all(&shared, space, faults);
+        if count > 0 {
+            self.state.turns.end();
+        }
+        let may_join = may_join && waiting.is_empty();
+        if rest.is_any() || !waiting.is_empty() {
+            let mut server = self.workers.lock();
+            server.finish(id, &shared, rest);
+            server.add_waiting(waiting);
+            self.is_busy |= server.is_busy();
+        }
+        self.state.wake(may_join);
+        drop(guard); // once it is woken
+        Some(Ok(count))
     }
 
     /// Reads messages of helpers, and continues work that could not be done at once.
@@ -254,11 +275,48 @@ impl Worker {
         std::mem::take(&mut self.deferred).into_iter().for_each(|id| self.read(id));
         let mut server = self.workers.lock();
         server.go_on();
+        let FaultServer { waiting, spaces, .. } = &mut *server;
+        let faults = waiting.take(spaces);
+        drop(server);
+        let mut waiting = Vec::new();
+        for (fault, space) in faults {
+            waiting.extend(self.state.pages.serve_all(&space, lock(&space), vec![fault]));
+        }
+        let mut server = self.workers.lock();
+        server.add_waiting(waiting);
         self.is_busy = server.is_busy() || !self.deferred.is_empty();
-        if server.wakes_others_than(self.state.sources.last()) {
+        let may_join = server.waiting.is_empty();
+        let last = server.spaces.get(self.state.sources.last()).cloned();
+        drop(server);
+        let wake_ups = &self.state.pages.wake_ups;
+        let own = || last.map(|space| Arc::clone(&lock(&space).uffd));
+        if !wake_ups.is_empty() && wake_ups.has_other_than(own().as_ref()) {
             // The faulting thread of this worker runs before these are woken.
             self.state.affinity.leave();
         }
-        self.state.wake(server);
+        self.state.wake(may_join);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn a_worker_that_panics_with_nothing_locked_ends_the_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
+        let workers = Workers::new(Arc::new(Pager::for_tests()), listener.into()).unwrap();
+        drop(Worker::new(Arc::clone(&workers), 0));
+        drop(workers.lock());
+        let failing = Arc::clone(&workers);
+        let failing = thread::spawn(move || {
+            let _worker = Worker::new(failing, 0);
+            panic!("on purpose");
+        });
+        failing.join().unwrap_err();
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(workers.lock()))).is_err());
     }
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::address_space::{AddressSpace, Batch};
+use crate::locks::check_none_is_held;
 use crate::page_table::{BATCH_PAGES, Place};
 use crate::store::NotStored;
 use crate::{Pager, SpaceHandle, lock, untouched_pages};
@@ -43,6 +44,7 @@ impl BatchStore {
         };
         let relatives = relatives(&self.pager, space);
         let mut elsewhere = self.kept_elsewhere(&relatives, &batch);
+        check_none_is_held();
         let mut done = Emptied::default();
         let mut all = self.store(&files.memory, &batch, &mut elsewhere, &mut done);
         elsewhere.into_values().for_each(|slot| self.pager.store.release(slot));

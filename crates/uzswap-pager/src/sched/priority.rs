@@ -45,6 +45,7 @@ impl AllTurns {
             let _waits: Vec<Waits<'_>> = self.0.iter().map(|turns| turns.wait()).collect();
             lock.lock()
         });
+        assert!(!lock.is_poisoned(), "another thread has failed: pages may be in no place");
         self.0.iter().for_each(|turns| turns.take_part_if_awaited());
         locked
     }

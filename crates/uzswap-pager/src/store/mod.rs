@@ -16,7 +16,7 @@ use crate::page_table::key;
 use crate::policy::clock;
 use crate::policy::recompress::Density;
 use release_queue::ReleaseQueue;
-use slots::Slots;
+use slots::{Slots, Version};
 use uzswap::page::Page;
 use uzswap::trace::{RecordReport, Recorder};
 use uzswap::zswap::{StoreError, Zswap};
@@ -124,6 +124,12 @@ impl PageStore {
                 None => Err(error.to_string()),
             },
         }
+    }
+
+    /// Names the content of a slot: a page that is loaded with nothing locked is the slot's own if
+    /// the slot has the same version afterwards.
+    pub(crate) fn version(&self, slot: u32) -> Version {
+        self.slots.version(slot)
     }
 
     /// Whether pages may be in a file.

@@ -7,6 +7,13 @@ use crate::locks::{Lock, SLOTS};
 use crate::page_table::NUMBERS;
 use uzswap::page::Page;
 
+/// A slot since it was taken: another page may have the slot later, and never the version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Version {
+    slot: u32,
+    taken_at: u32,
+}
+
 /// The slots. A slot is free while nobody names it.
 #[derive(Debug, Default)]
 pub(crate) struct Slots(Lock<Inner, SLOTS>);
@@ -47,6 +54,11 @@ impl Slots {
         inner.holders.push(1);
         inner.taken_at.push(taken);
         Some(slot)
+    }
+
+    /// The version of a slot that stands for a page.
+    pub(crate) fn version(&self, slot: u32) -> Version {
+        Version { slot, taken_at: self.0.lock().taken_at[slot as usize] }
     }
 
     /// How many other slots were taken since this one was.
