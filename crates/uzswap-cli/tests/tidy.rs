@@ -26,7 +26,7 @@ const LAYERS: [(&str, &[&str]); 24] = [
     ("zpool", MECHANISM),
     ("index", MECHANISM),
     ("zswap", STORE),
-    ("kernel_swap", &["sys", "files", "named_enum"]),
+    ("kernel_swap", &["sys", "named_enum"]),
     ("lab", LAB),
     ("pager", PAGER),
     ("cli", CLI),
@@ -58,11 +58,12 @@ const CLI: &[&str] = &[
 ];
 
 /// Folders of the packages.
-const PACKAGES: [&str; 6] = [
+const PACKAGES: [&str; 7] = [
     "crates/uzswap-sys",
     "crates/uzswap",
     "crates/uzswap-preload",
     "crates/uzswap-pager",
+    "crates/uzswap-kernel-swap",
     "crates/uzswap-cli",
     "crates/uzswap-testing",
 ];
@@ -101,6 +102,7 @@ fn layer_of(path: &Path) -> String {
         ("uzswap-preload", _) => "preload".to_owned(),
         ("uzswap-pager", "doctor") => "doctor".to_owned(),
         ("uzswap-pager", _) => "pager".to_owned(),
+        ("uzswap-kernel-swap", _) => "kernel_swap".to_owned(),
         _ => module.to_owned(),
     }
 }
@@ -119,6 +121,7 @@ fn used_in<'a>(line: &'a str, own: &str) -> Vec<&'a str> {
         ("uzswap_preload", Some("preload")),
         ("uzswap_pager::doctor", Some("doctor")),
         ("uzswap_pager", Some("pager")),
+        ("uzswap_kernel_swap", Some("kernel_swap")),
         ("uzswap_cli", Some("cli")),
     ] {
         // In the pager, `crate::` is the pager's own, but for the doctor.

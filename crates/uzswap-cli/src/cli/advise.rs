@@ -14,7 +14,6 @@ use super::live::{self, parse_time};
 use super::report_args::ReportArgs;
 use super::sample::{self, SampleSize};
 use super::window;
-use crate::kernel_swap::SwapBacking;
 use crate::lab::advise::machine::SwapState;
 use crate::lab::advise::{AdviceReport, Runtime, Target, Trial};
 use crate::lab::capture::{
@@ -30,6 +29,7 @@ use uzswap::index::IndexKind;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::ZpoolKind;
 use uzswap::zpool::zsmalloc::ObjectMapping;
+use uzswap_kernel_swap::SwapBacking;
 use uzswap_sys::interrupt;
 
 /// The compressors to choose from: each is in kernels of today, and in `uzswap run`.

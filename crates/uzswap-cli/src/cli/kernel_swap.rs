@@ -13,11 +13,11 @@ use serde::Serialize;
 use super::json::json;
 use super::size::parse_size;
 use super::{Failure, print};
-use crate::kernel_swap::{
+use crate::lab::live::{Exit, run_to_end};
+use uzswap_kernel_swap::{
     Journal, KeeperReport, KernelEngine, KernelPool, KernelSwapError, KernelSwapOptions,
     ProbeReport, RunningProbe, Session, SwapBacking, probe, restore_when_ended,
 };
-use crate::lab::live::{Exit, run_to_end};
 use uzswap_sys::interrupt;
 use uzswap_sys::stderr::log;
 

@@ -11,7 +11,6 @@ use super::Failure;
 use super::args::distinct;
 use super::corpus::bar;
 use super::size::parse_size;
-use crate::kernel_swap::{KernelEngine, SwapBacking};
 use crate::lab::live::report::{LiveFindings, LiveReport};
 use crate::lab::live::{
     self, FailureKind, LiveCommand, LiveExperiment, LiveLimit, LiveParts, Preset, PresetPlace,
@@ -21,6 +20,7 @@ use uzswap::budget::percent_of_memory;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;
+use uzswap_kernel_swap::{KernelEngine, SwapBacking};
 use uzswap_sys::escape::escaped;
 
 /// Who keeps the pages.

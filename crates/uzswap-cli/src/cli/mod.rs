@@ -103,7 +103,7 @@ enum InnerCommand {
     IndexRun,
     KernelRun(kernel_swap::KernelRun),
     ProbeLatency(kernel_swap::ProbeLatency),
-    #[command(name = crate::kernel_swap::WATCHER_COMMAND)]
+    #[command(name = uzswap_kernel_swap::WATCHER_COMMAND)]
     RestoreWhenEnded(kernel_swap::RestoreWhenEnded),
     #[command(name = crate::lab::study::swapload::RUN_COMMAND)]
     SwaploadRun,

@@ -9,12 +9,12 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::failure::Failure;
-use crate::kernel_swap::KernelEngine;
 use crate::lab::by_name;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;
 use uzswap::zswap::LatencyCounts;
+use uzswap_kernel_swap::KernelEngine;
 use uzswap_pager::RunSample;
 
 /// One choice of parts: a row of the study.

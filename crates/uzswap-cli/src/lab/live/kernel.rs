@@ -9,13 +9,13 @@ use super::child::{Ended, Exit, run_to_end};
 use super::engine::{Engine, LiveParts, LiveRun, Request};
 use super::failure::Failure;
 use super::pager::failed;
-use crate::kernel_swap::{
-    Journal, KeeperReport, KernelEngine, KernelPool, KernelSwapError, KernelSwapOptions,
-    PROBE_PAGES, ProbeReport, Session, SwapBacking, known_compressor,
-};
 use crate::lab::report::format::human_size;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::{LatencyBucket, LatencyCounts};
+use uzswap_kernel_swap::{
+    Journal, KeeperReport, KernelEngine, KernelPool, KernelSwapError, KernelSwapOptions,
+    PROBE_PAGES, ProbeReport, Session, SwapBacking, known_compressor,
+};
 use uzswap_pager::RunSample;
 
 /// A row whose compressor the kernel lacks takes the first of these that the kernel has. lzo-rle
@@ -211,7 +211,7 @@ fn run_of(
         }
     };
     let (store_ns, load_ns) = (counts(&probe.pageout_ns), counts(&probe.touch_ns));
-    let sample = |sample: &crate::kernel_swap::Sample| RunSample {
+    let sample = |sample: &uzswap_kernel_swap::Sample| RunSample {
         ms: sample.time_ms,
         resident_bytes: sample.anonymous_bytes,
         pool_bytes: sample.pool_bytes,

@@ -35,11 +35,11 @@ use pager::Uzswap;
 pub use preset::{Preset, PresetNameError, PresetPlace};
 use schedule::order_of_round;
 
-use crate::kernel_swap::SwapBacking;
 use crate::lab::report::format::human_size;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;
+use uzswap_kernel_swap::SwapBacking;
 use uzswap_sys::held_folder::{HeldFolder, temporary_folder};
 use uzswap_sys::mounts;
 
@@ -393,7 +393,7 @@ impl LiveExperiment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel_swap::KernelEngine;
+    use uzswap_kernel_swap::KernelEngine;
 
     #[test]
     fn runs_that_used_more_than_the_limit_are_reported() {

@@ -12,7 +12,25 @@
 //!  probe        latencies of swap, measured in the cgroup      probe.rs
 //! ```
 //!
+//! The way of one run of a study through it:
+//!
+//! ```text
+//!  Journal::open           the folder is locked, changes of ended processes are undone   watcher
+//!  Session::set_up         swap area, settings, cgroup, keeper
+//!  Session::start_probe    the latency probe enters the cgroup                           probe
+//!  Session::entering       the command enters it; its caller waits for the end           enter
+//!  Session::figures        the pool, and the processes that the kernel killed
+//!  Session::end            the cgroup's processes are ended, each change is undone
+//! ```
+//!
+//! The program that uses it is started again for the processes at the right. As
+//! `restore-when-ended JOURNAL` it calls [`restore_when_ended`]. As `probe-latency` it prints the
+//! report of [`probe()`] as JSON. As `in-cgroup FOLDER -- COMMAND` it writes 0 to the folder's
+//! `cgroup.procs` and becomes the command.
+//!
 //! docs/reference/kernel-swap.md says what is changed and put back.
+
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod cgroup;
 mod cgroup_tree;
