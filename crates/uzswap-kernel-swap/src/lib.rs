@@ -51,7 +51,8 @@ mod undo;
 pub use cgroup::{Held, MemoryCgroup, MemoryUsage};
 pub use device::SwapBacking;
 pub use engine::{
-    KernelEngine, KernelPool, KernelSwap, KernelSwapOptions, PoolReader, known_compressor,
+    COMPRESSORS, KernelEngine, KernelPool, KernelSwap, KernelSwapOptions, PoolReader,
+    best_compressor,
 };
 pub use error::{KernelSwapError, UndoError};
 pub use journal::{Journal, WATCHER_COMMAND};

@@ -50,6 +50,14 @@ impl LiveParts {
         matches!(self, LiveParts::Uzswap { zpool: ZpoolKind::Zsmalloc, .. })
     }
 
+    /// The name of its compressor.
+    pub(super) fn compressor(&self) -> String {
+        match self {
+            LiveParts::Uzswap { compressor, .. } => compressor.to_string(),
+            LiveParts::Kernel { compressor, .. } => compressor.clone(),
+        }
+    }
+
     /// Whether the kernel keeps the pages.
     pub fn is_kernel(&self) -> bool {
         matches!(self, LiveParts::Kernel { .. })

@@ -14,14 +14,9 @@ use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::{LatencyBucket, LatencyCounts};
 use uzswap_kernel_swap::{
     Journal, KeeperReport, KernelEngine, KernelPool, KernelSwapError, KernelSwapOptions,
-    PROBE_PAGES, ProbeReport, Session, SwapBacking, known_compressor,
+    PROBE_PAGES, ProbeReport, Session, SwapBacking, best_compressor,
 };
 use uzswap_pager::RunSample;
-
-/// A row whose compressor the kernel lacks takes the first of these that the kernel has. lzo-rle
-/// and lzo are nearest to lz4: the same pages take about as long, and as much pool. zstd and
-/// deflate are denser, and several times as slow. 842 needs special hardware.
-const OTHERS: [&str; 6] = ["lz4", "lzo-rle", "lzo", "zstd", "deflate", "842"];
 
 /// The kernel's swap and a cgroup, set up anew for each run and removed after it.
 #[derive(Debug)]
@@ -42,17 +37,10 @@ impl Kernel {
         Kernel { journal: None, backing, size_bytes }
     }
 
-    /// The compressor to use instead, where the kernel's engine is known to lack the given one.
-    /// `None` as well where the kernel does not say: the first run has the reason.
-    pub(super) fn other_compressor(
-        &mut self,
-        kernel: KernelEngine,
-        wanted: &str,
-    ) -> Option<String> {
-        let names: Vec<&str> = [wanted].into_iter().chain(OTHERS).collect();
-        let journal = self.journal().ok()?;
-        let known = known_compressor(kernel, &names, &journal).ok()??;
-        (known != wanted).then(|| known.to_owned())
+    /// The best compressor of an engine. `None` where the kernel does not say: the first run has
+    /// the reason.
+    pub(super) fn best_compressor(&mut self, kernel: KernelEngine) -> Option<&'static str> {
+        best_compressor(kernel, &self.journal().ok()?).ok()?
     }
 
     fn journal(&mut self) -> Result<Journal, KernelSwapError> {

@@ -39,7 +39,7 @@ use crate::lab::report::format::human_size;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;
-use uzswap_kernel_swap::SwapBacking;
+use uzswap_kernel_swap::{COMPRESSORS, KernelEngine, SwapBacking};
 use uzswap_sys::held_folder::{HeldFolder, temporary_folder};
 use uzswap_sys::mounts;
 
@@ -84,7 +84,7 @@ pub struct LiveExperiment {
     pub find_limit: bool,
     /// What is behind the kernel's zswap.
     pub kernel_backing: SwapBacking,
-    /// Whether nobody named a compressor: the kernel's may then be another.
+    /// Whether nobody named a compressor: each of the kernel's engines then has its best one.
     pub has_usual_compressor: bool,
 }
 
@@ -207,7 +207,7 @@ impl LiveExperiment {
                 ),
             }));
         }
-        let (mut rows, other_compressors) = self.rows(&mut warm_up.kernel);
+        let (mut rows, on_compressors) = self.rows(&mut warm_up.kernel);
         let mut done = 1;
         for round in 0..self.rounds {
             for at in order_of_round(rows.len(), round) {
@@ -247,7 +247,7 @@ impl LiveExperiment {
                 human_size(PROBE_BYTES)
             ));
         }
-        notes.extend(other_compressors);
+        notes.extend(on_compressors);
         notes.extend(rows.iter().filter_map(|row| row.over_limit(limit_bytes)));
         notes.extend(self.command.preset.and_then(|preset| preset.note()));
         if !warm_up.is_never_swapped {
@@ -260,29 +260,15 @@ impl LiveExperiment {
         Ok(LiveResults { warm_up: warm_up.run, limit_bytes, rows, notes })
     }
 
-    /// The rows before their first run. Where no compressor is named, and the kernel's engine lacks
-    /// the usual one, its rows have another, of which a remark tells.
+    /// The rows before their first run, and remarks on them.
     fn rows(&self, kernel: &mut Kernel) -> (Vec<LiveRow>, Vec<String>) {
-        let mut remarks = Vec::new();
-        let mut rows = Vec::new();
-        for parts in &self.parts {
-            let mut parts = parts.clone();
-            if self.has_usual_compressor
-                && let LiveParts::Kernel { kernel: engine, compressor, .. } = &mut parts
-                && let Some(other) = kernel.other_compressor(*engine, compressor)
-            {
-                let remark = format!(
-                    "The {engine} of this kernel lacks {compressor}: its row has {other}, other \
-                     rows have {compressor}. --compressor {other} compares like with like."
-                );
-                if !remarks.contains(&remark) {
-                    remarks.push(remark);
-                }
-                *compressor = other;
-            }
-            rows.push(LiveRow { parts, runs: Vec::new(), failure: None, smallest_limit: None });
-        }
-        (rows, remarks)
+        let mut parts = self.parts.clone();
+        let remarks = match self.has_usual_compressor {
+            true => take_best_compressors(&mut parts, |engine| kernel.best_compressor(engine)),
+            false => Vec::new(),
+        };
+        let row = |parts| LiveRow { parts, runs: Vec::new(), failure: None, smallest_limit: None };
+        (parts.into_iter().map(row).collect(), remarks)
     }
 
     /// The run without a limit: files are read into the cache, the peak is found, and the output
@@ -390,10 +376,86 @@ impl LiveExperiment {
     }
 }
 
+/// Gives each of the kernel's engines the best compressor that it has. Remarks tell which lacks the
+/// one that was meant, and how engines whose compressors differ are compared with the same one.
+fn take_best_compressors(
+    all: &mut [LiveParts],
+    mut best_of: impl FnMut(KernelEngine) -> Option<&'static str>,
+) -> Vec<String> {
+    let mut remarks = Vec::new();
+    for parts in all.iter_mut() {
+        let LiveParts::Kernel { kernel, compressor, .. } = parts else { continue };
+        let Some(best) = best_of(*kernel).filter(|best| best != compressor) else { continue };
+        remarks.push(format!(
+            "The {kernel} of this kernel lacks {compressor}: its row has {best}, the best that it \
+             has."
+        ));
+        *compressor = best.to_owned();
+    }
+    remarks.dedup(); // rows of one engine follow each other
+    let names: Vec<String> = all.iter().map(LiveParts::compressor).collect();
+    if names.iter().any(|name| *name != names[0]) {
+        // The engine that lacks most has it; the others probably have it, too.
+        let last = COMPRESSORS.into_iter().rfind(|last| names.iter().any(|name| name == last));
+        remarks.push(format!(
+            "The engines' compressors differ. --compressor {} compares like with like.",
+            last.expect("they are some of these")
+        ));
+    }
+    remarks
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use uzswap_kernel_swap::KernelEngine;
+
+    #[test]
+    fn each_engine_has_its_best_compressor_and_remarks_say_where_they_differ() {
+        let own = LiveParts::Uzswap {
+            zpool: ZpoolKind::Zsmalloc,
+            compressor: CompressorKind::Lz4,
+            index: IndexKind::default(),
+        };
+        let kernel = |kernel: KernelEngine| LiveParts::Kernel {
+            kernel,
+            compressor: "lz4".to_owned(),
+            zpool: None,
+        };
+        let (zswap, zram) = (kernel(KernelEngine::Zswap), kernel(KernelEngine::Zram));
+        let taken = |all: &[&LiveParts], zswap: Option<&'static str>, zram: &'static str| {
+            let mut all: Vec<LiveParts> = all.iter().copied().cloned().collect();
+            let best_of = |engine| match engine {
+                KernelEngine::Zswap => zswap,
+                KernelEngine::Zram => Some(zram),
+            };
+            let remarks = take_best_compressors(&mut all, best_of);
+            let labels: Vec<String> = all.iter().map(LiveParts::to_string).collect();
+            (labels.join(", "), remarks.join(" "))
+        };
+        let of = |labels: &str, remarks: &str| (labels.to_owned(), remarks.to_owned());
+        let all = [&own, &zswap, &zswap, &zram];
+        let same = "zsmalloc lz4, zswap lz4, zswap lz4, zram lz4";
+        assert_eq!(taken(&all, Some("lz4"), "lz4"), of(same, ""));
+        // The kernel does not say: the first run has the reason.
+        assert_eq!(taken(&all, None, "lz4"), of(same, ""));
+        let lacks = |engine: &str, best: &str| {
+            format!(
+                "The {engine} of this kernel lacks lz4: its row has {best}, the best that it has."
+            )
+        };
+        let differ =
+            |name: &str| format!("The engines' compressors differ. --compressor {name} compares");
+        let (labels, remarks) = taken(&all, Some("lzo"), "lz4");
+        assert_eq!(labels, "zsmalloc lz4, zswap lzo, zswap lzo, zram lz4");
+        let expected = format!("{} {} like with like.", lacks("zswap", "lzo"), differ("lzo"));
+        assert_eq!(remarks, expected);
+        // The one that the engine with the fewest has, whichever row is first.
+        let (labels, remarks) = taken(&[&zswap, &zram], Some("zstd"), "lzo-rle");
+        assert_eq!(labels, "zswap zstd, zram lzo-rle");
+        assert!(remarks.contains(&differ("zstd")), "{remarks}");
+        // There is nothing to differ from.
+        assert_eq!(taken(&[&zram], None, "lzo"), ("zram lzo".to_owned(), lacks("zram", "lzo")));
+    }
 
     #[test]
     fn runs_that_used_more_than_the_limit_are_reported() {
