@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
-"""uzswap run against the kernel's zram swap, at the same real memory, in one interleaved run.
+"""uzswap run against the kernel's zram swap, under the same limit, in turns.
 
-Needs root, a memory cgroup of version 1 and zram. A load whose program is not installed says so, and
-the others go on. Real memory is sampled every 10 ms: resident
-anonymous memory of the program and its children, where pages that several have count once, and the
-pool: the supervisor's own anonymous memory, or mem_used_total of the zram device. The cgroup's limit
-is chosen, by trial runs and after each round, so that the kernel takes as much as uzswap did.
+The script names the loads. `uzswap compare --engine uzswap,zram` runs them, holds the limit and
+counts memory; it needs root, a memory cgroup and zram. A load whose program is not installed says
+so, and the others go on. Each run must print the same as `alone`: under `uzswap run` without a limit.
 
     bench/run/zram.py [--rounds N] [--percent P] [--compressor NAME] [--before UZSWAP] [NAME...]
 
@@ -13,9 +11,7 @@ With `--before`, another build of uzswap runs each load in turns with this one.
 """
 
 import argparse
-import contextlib
 import glob
-import hashlib
 import json
 import os
 import shutil
@@ -24,18 +20,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-UZSWAP = os.path.join(HERE, "../../target/release/uzswap")
-CGROUP = "/sys/fs/cgroup/memory/uzswap-bench"
-
-# Seconds after which a run counts as lost.
-TIMEOUT = 90
-
-# The cgroup ends programs although there is swap left: a run is tried so many times.
-KERNEL_TRIALS = 6
+UZSWAP = os.environ.get("UZSWAP", os.path.join(HERE, "../../target/release/uzswap"))
 
 PYTHON = r"""
 import random, sys, hashlib
@@ -185,164 +172,6 @@ LOADS = {
 }
 
 
-def below(pid):
-    found = [pid]
-    for at in found:
-        try:
-            threads = os.listdir(f"/proc/{at}/task")
-        except OSError:
-            continue
-        for thread in threads:
-            try:
-                with open(f"/proc/{at}/task/{thread}/children") as children:
-                    found += [int(child) for child in children.read().split()]
-            except OSError:
-                pass
-    return found
-
-
-def is_helper(pid):
-    """The helper of `uzswap run`, which has the memory of its program."""
-    try:
-        with open(f"/proc/{pid}/comm") as name:
-            return name.read() == "uzswap-helper\n"
-    except OSError:
-        return False
-
-
-def anonymous(pid):
-    try:
-        with open(f"/proc/{pid}/statm") as statm:
-            _, resident, files = statm.read().split()[:3]
-        return (int(resident) - int(files)) * 4096
-    except (OSError, ValueError):
-        return 0
-
-
-def share_of_anonymous(pid):
-    try:
-        with open(f"/proc/{pid}/smaps_rollup") as smaps:
-            return next(int(line.split()[1]) * 1024 for line in smaps if line.startswith("Pss_Anon"))
-    except (OSError, StopIteration):
-        return 0
-
-
-def parent(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return int(stat.read().rpartition(")")[2].split()[1])
-    except (OSError, ValueError):
-        return 0
-
-
-def program(pid):
-    try:
-        return os.readlink(f"/proc/{pid}/exe")
-    except OSError:
-        return None
-
-
-def anonymous_below(pid):
-    """Of large processes, and what they have forked, the share of what others have as well."""
-    all_bytes = {pid: anonymous(pid) for pid in below(pid) if not is_helper(pid)}
-    programs = {pid: program(pid) for pid, size in all_bytes.items() if size > 4 << 20}
-    parents = {pid: parent(pid) for pid in programs}
-    # The kernel takes long to answer, and processes of a parallel build share nothing.
-    is_forked = lambda pid: parents[pid] in programs and programs[parents[pid]] == programs[pid]
-    forked = [pid for pid in programs if is_forked(pid)]
-    for pid in {*forked, *(parents[pid] for pid in forked)}:
-        all_bytes[pid] = share_of_anonymous(pid)
-    return sum(all_bytes.values())
-
-
-class Zram:
-    """A swap device, the only one: what went to another would not be counted."""
-
-    def __init__(self, megabytes):
-        with open("/proc/swaps") as swaps:
-            others = [line.split()[0] for line in swaps][1:]
-        if others:
-            sys.exit(f"there is other swap, which is to be off: swapoff {' '.join(others)}")
-        with open("/sys/class/zram-control/hot_add") as add:
-            self.number = add.read().strip()
-        block = f"/sys/block/zram{self.number}"
-        self.write(f"{block}/comp_algorithm", "lz4")
-        self.write(f"{block}/disksize", f"{megabytes}M")
-        self.device = f"/dev/zram{self.number}"
-        subprocess.run(["mkswap", self.device], check=True, stdout=subprocess.DEVNULL)
-        subprocess.run(["swapon", "-p", "100", self.device], check=True)
-
-    @staticmethod
-    def write(path, text):
-        with open(path, "w") as file:
-            file.write(text)
-
-    def used(self):
-        with open(f"/sys/block/zram{self.number}/mm_stat") as stat:
-            return int(stat.read().split()[2])
-
-    def close(self):
-        subprocess.run(["swapoff", self.device], check=False)
-        self.write("/sys/class/zram-control/hot_remove", self.number)
-
-
-class Run:
-    """A program, its time, its output, its peak of real memory."""
-
-    def __init__(self, command, pool=lambda: 0, prepare=None):
-        self.peak = 0
-        start = time.monotonic()
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=prepare
-        )
-        done = threading.Event()
-
-        def sample():
-            while not done.wait(0.01):
-                used = anonymous_below(process.pid) + pool()
-                self.peak = max(self.peak, used)
-
-        sampler = threading.Thread(target=sample)
-        sampler.start()
-        try:
-            output, self.errors = process.communicate(timeout=TIMEOUT)
-        except BaseException as interrupted:
-            # `timeout` as a shell would, or this is ended: it and all below it.
-            for pid in reversed(below(process.pid)):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            output, self.errors = process.communicate()
-            if not isinstance(interrupted, subprocess.TimeoutExpired):
-                raise
-        finally:
-            done.set()
-            sampler.join()
-        self.seconds = time.monotonic() - start
-        self.code = process.returncode
-        self.output = output
-        self.digest = hashlib.md5(output).hexdigest()
-
-
-@contextlib.contextmanager
-def cgroup():
-    """A memory cgroup for the kernel's runs, removed at the end however that comes: what enters it."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    os.makedirs(CGROUP, exist_ok=True)
-    try:
-        yield lambda: Zram.write(f"{CGROUP}/cgroup.procs", str(os.getpid()))
-    finally:
-        # A killed process leaves its cgroup a moment after it was waited for.
-        for _ in range(100):
-            with contextlib.suppress(OSError):
-                os.rmdir(CGROUP)
-                break
-            time.sleep(0.05)
-        else:
-            print(f"cannot remove {CGROUP}: processes are in it still", file=sys.stderr)
-
-
 def accept_before(parser):
     """Adds the option that names another build."""
 
@@ -354,17 +183,47 @@ def accept_before(parser):
     parser.add_argument("--before", metavar="UZSWAP", type=build, help="another build, to run in turns with this one")
 
 
-def managed_by_each(before, options, command):
-    """The command under this build and, if there is one, under the build before."""
-    builds = {"uzswap": UZSWAP} | ({"before": before} if before else {})
-    return {label: [build, "run", *options, "--", *command] for label, build in builds.items()}
+def study(build, engines, limit, command, options):
+    """The document of a study by the product: one run without a limit and one on each engine, with their output."""
+    with tempfile.NamedTemporaryFile() as document, tempfile.NamedTemporaryFile("r") as outputs:
+        done = f"tr '\\n' ' ' < {{dir}}/output >> {outputs.name}; echo >> {outputs.name}"
+        compare = [build, "compare", "--engine", engines, "--limit", limit, "--runs", "1", f"--json={document.name}"]
+        compare += ["--zpool", "zsmalloc", "--timeout", "90s", "--cleanup", done, *options, "--"]
+        compare += ["sh", "-c", 'exec "$@" > {dir}/output', "sh", *command]
+        ended = subprocess.run(compare, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        found = json.loads(document.read() or "null")
+        if not found:
+            raise RuntimeError(ended.stderr.decode(errors="replace"))
+        found["warm_up"]["output"], *lines = outputs
+        for row, line in zip(found["combinations"], lines):
+            for run in row["runs"]:
+                run["output"] = line
+        return found
+
+
+def runs_of_round(turn, before, limit, command, options):
+    """A round, in which builds and engines take turns: its runs that ended well by label, and the limit in bytes."""
+    studies = [("uzswap", UZSWAP, "uzswap,zram" if turn % 2 == 0 else "zram,uzswap")]
+    studies += [("before", before, "uzswap")] if before else []
+    runs = {}
+    for label, build, engines in studies if turn % 2 == 0 else reversed(studies):
+        found = study(build, engines, limit, command, options)
+        limit = str(found["settings"]["limit_bytes"])
+        runs |= {"alone": found["warm_up"]} if label == "uzswap" else {}
+        for row in found["combinations"]:
+            name = row.get("kernel", label)
+            if row["failure"]:
+                print(f"{name}: {row['failure']['message']}", flush=True)
+            else:
+                runs[name] = row["runs"][0]
+    return runs, limit
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--percent", type=int, help="limit, in percent of the peak (each load has its own)")
-    parser.add_argument("--compressor", default="lz4", help="of uzswap; zram has lz4")
+    parser.add_argument("--compressor", default="lz4", help="of both engines")
     parser.add_argument("--command", help="a shell command of yours, instead of the loads here")
     accept_before(parser)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(LOADS))
@@ -375,84 +234,48 @@ def main():
     loads = {name: LOADS[name] for name in arguments.names or LOADS}
     if arguments.command:
         loads = {"yours": Load(lambda _: ["sh", "-c", arguments.command])}
-    with cgroup() as enter:
-        print(f"{'':10} {'limit':>6} {'alone':>7} {'uzswap':>16} {'zram':>16} {'uzswap/zram':>12}"
-              f" {'real memory, MiB':>18}" + (f" {'before':>16} {'now/before':>11}" if arguments.before else ""))
-        for name, load in loads.items():
-            if missing := load.missing():
-                print(f"{name:10} skipped: {missing} is not installed", flush=True)
-                continue
-            # Sources are in memory, as the study's were.
-            with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-                measure(name, load.prepare(folder), arguments, arguments.percent or load.percent, enter)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    print(f"{'':10} {'limit':>6} {'alone':>7} {'uzswap':>16} {'zram':>16} {'uzswap/zram':>12}"
+          f" {'memory, MiB':>18}" + (f" {'before':>16} {'now/before':>11}" if arguments.before else ""))
+    for name, load in loads.items():
+        if missing := load.missing():
+            print(f"{name:10} skipped: {missing} is not installed", flush=True)
+            continue
+        # Sources are in memory, as the study's were.
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            try:
+                measure(name, load.prepare(folder), arguments, f"{arguments.percent or load.percent}%")
+            except RuntimeError as error:
+                print(f"{name:10} {error}", flush=True)
 
 
-def measure(name, command, arguments, percent, enter):
-    alone = Run(command)
-    if alone.code != 0:
-        print(f"{name:10} fails without a limit, with {alone.code}: {alone.errors[-300:]}", flush=True)
-        return
-    limit = alone.peak * percent // 100
-    options = ["--quiet", "--compressor", arguments.compressor, "--limit", str(limit)]
-    managed = managed_by_each(arguments.before, options, command)
-    zram = Zram(4096)
-    try:
-        cgroup_limit = limit
-        killed = 0
-        times = {"alone": [], "zram": [], **{label: [] for label in managed}}
-        peaks = {label: [] for label in times}
+def measure(name, command, arguments, limit):
+    options = ["--compressor", arguments.compressor, "--check", "md5sum < {dir}/output"]
+    rounds = []
+    for turn in range(arguments.rounds):
+        runs, limit = runs_of_round(turn, arguments.before, limit, command, options)
+        rounds.append(runs)
 
-        def kernel():
-            nonlocal killed
-            Zram.write(f"{CGROUP}/memory.limit_in_bytes", str(cgroup_limit // 4096 * 4096))
-            for _ in range(KERNEL_TRIALS):
-                run = Run(command, zram.used, enter)
-                if run.code == 0:
-                    break
-                killed += 1
-            return run
+    def figures(label, figure):
+        return [runs[label][figure] for runs in rounds if label in runs]
 
-        def take_as_much(ours, theirs):
-            nonlocal cgroup_limit
-            cgroup_limit = max(cgroup_limit + int(ours - theirs), 8 << 20)
+    def median(values):
+        return statistics.median(values) if values else float("nan")
 
-        first = Run(managed["uzswap"])
-        for _ in range(3):
-            take_as_much(first.peak, kernel().peak)
-        for _ in range(arguments.rounds):
-            run = Run(command)
-            times["alone"].append(run.seconds)
-            for label in [*managed, "zram"]:
-                run = kernel() if label == "zram" else Run(managed[label])
-                if run.code != 0 or run.digest != alone.digest:
-                    print(f"{name}: {label} ended with {run.code}: {run.errors[-300:]}", flush=True)
-                    continue
-                times[label].append(run.seconds)
-                peaks[label].append(run.peak)
-            if peaks["uzswap"] and peaks["zram"]:
-                # Peaks differ from run to run: half of the way.
-                take_as_much(statistics.mean(peaks["uzswap"]) / 2, peaks["zram"][-1] / 2)
-        median = {label: statistics.median(all) if all else float("nan") for label, all in times.items()}
-        ratios = [a / b for a, b in zip(times["uzswap"], times["zram"])]
-        spread = lambda all: f"{min(all):.1f}-{max(all):.1f}" if all else ""
-        against = [a / b for a, b in zip(times["uzswap"], times["before"])] if arguments.before else []
-        before = (
-            f" {median['before']:6.1f}s {spread(times['before']):>8} {statistics.median(against):11.2f}"
-            if against
-            else ""
-        )
-        memory = {label: statistics.median(all) / 2**20 if all else 0 for label, all in peaks.items()}
-        print(
-            f"{name:10} {limit >> 20:5}M {median['alone']:6.1f}s {median['uzswap']:6.1f}s"
-            f" {spread(times['uzswap']):>8} {median['zram']:6.1f}s {spread(times['zram']):>8}"
-            f" {statistics.median(ratios) if ratios else float('nan'):12.2f}"
-            f" {memory['uzswap']:9.0f} {memory['zram']:8.0f}"
-            + before
-            + (f"  zram's cgroup killed {killed} more" if killed else ""),
-            flush=True,
-        )
-    finally:
-        zram.close()
+    def times(label):
+        all = figures(label, "real_s")
+        return f"{median(all):6.1f}s {f'{min(all):.1f}-{max(all):.1f}' if all else '':>8}"
+
+    def ratio(other):
+        return median([runs["uzswap"]["real_s"] / runs[other]["real_s"] for runs in rounds if {"uzswap", other} <= {*runs}])
+
+    memory = {label: median(figures(label, "peak_bytes")) / 2**20 for label in ("uzswap", "zram")}
+    print(
+        f"{name:10} {int(limit) >> 20:5}M {median(figures('alone', 'real_s')):6.1f}s {times('uzswap')} {times('zram')}"
+        f" {ratio('zram'):12.2f} {memory['uzswap']:9.0f} {memory['zram']:8.0f}"
+        + (f" {times('before')} {ratio('before'):11.2f}" if arguments.before else ""),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
