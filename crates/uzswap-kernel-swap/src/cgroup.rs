@@ -71,7 +71,7 @@ impl Version {
 
 /// Memory use of the programs in a cgroup, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct MemoryUsage {
+pub(super) struct MemoryUsage {
     /// Resident anonymous memory.
     pub anonymous: u64,
     /// All that is charged to it: with page cache, tmpfs, and tables of the kernel.
@@ -80,7 +80,7 @@ pub struct MemoryUsage {
 
 /// What [`MemoryCgroup::hold`] found and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub(super) struct Held {
     /// What was used before.
     pub usage: MemoryUsage,
     /// The limit is as it was asked for: there is nothing to be reclaimed any more.
@@ -91,7 +91,7 @@ pub struct Held {
 
 /// A memory cgroup of our own. Dropping it ends the programs in it and removes it.
 #[derive(Debug)]
-pub struct MemoryCgroup {
+pub(super) struct MemoryCgroup {
     folder: PathBuf,
     version: Version,
     stat: Figures,
@@ -146,7 +146,7 @@ impl MemoryCgroup {
     /// # Errors
     ///
     /// [`KernelSwapError::NoMemoryCgroup`]; [`KernelSwapError::Kernel`] where one cannot be made.
-    pub fn make(journal: &Journal) -> Result<MemoryCgroup, KernelSwapError> {
+    pub(super) fn make(journal: &Journal) -> Result<MemoryCgroup, KernelSwapError> {
         MemoryCgroup::make_below(Path::new("/"), journal)
     }
 
@@ -201,7 +201,7 @@ impl MemoryCgroup {
     }
 
     /// Its folder: what `uzswap in-cgroup` takes.
-    pub fn folder(&self) -> &Path {
+    pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
@@ -210,7 +210,7 @@ impl MemoryCgroup {
     /// # Errors
     ///
     /// Of reading the cgroup's files.
-    pub fn usage(&self) -> io::Result<MemoryUsage> {
+    pub(super) fn usage(&self) -> io::Result<MemoryUsage> {
         let text = self.stat.text()?;
         let anonymous =
             number_of(&text, self.version.anonymous()).ok_or_else(|| self.stat.strange())?;
@@ -225,7 +225,7 @@ impl MemoryCgroup {
     /// # Errors
     ///
     /// Of reading and writing the cgroup's files.
-    pub fn hold(&self, limit_bytes: u64) -> io::Result<Held> {
+    pub(super) fn hold(&self, limit_bytes: u64) -> io::Result<Held> {
         let usage = self.usage()?;
         let limit = (usage.all + limit_bytes).saturating_sub(usage.anonymous) / PAGE * PAGE;
         let next = limit.max(usage.all.saturating_sub(RECLAIM_MAX) / PAGE * PAGE);
@@ -284,7 +284,7 @@ impl MemoryCgroup {
     /// # Errors
     ///
     /// Of reading the cgroup's files.
-    pub fn oom_kills(&self) -> io::Result<u64> {
+    pub(super) fn oom_kills(&self) -> io::Result<u64> {
         let text = fs::read_to_string(self.folder.join(self.version.events_file()))?;
         number_of(&text, "oom_kill")
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no line 'oom_kill'"))
@@ -295,7 +295,7 @@ impl MemoryCgroup {
     /// # Errors
     ///
     /// Of reading the cgroup's files; `TimedOut` where one is not gone after 20 seconds.
-    pub fn kill_all(&self) -> io::Result<()> {
+    pub(super) fn kill_all(&self) -> io::Result<()> {
         kill_all(&self.folder)
     }
 
@@ -304,7 +304,7 @@ impl MemoryCgroup {
     /// # Errors
     ///
     /// [`KernelSwapError::NotUndone`]; it stays in the journal.
-    pub fn remove(mut self) -> Result<(), KernelSwapError> {
+    pub(super) fn remove(mut self) -> Result<(), KernelSwapError> {
         self.undo().checked().map(drop)
     }
 

@@ -95,7 +95,7 @@ pub struct KernelPool {
 
 impl KernelPool {
     /// Memory that all of it takes, in bytes.
-    pub fn memory_bytes(&self) -> u64 {
+    pub(super) fn memory_bytes(&self) -> u64 {
         self.pool_bytes + self.metadata_bytes + self.backing_memory_bytes
     }
 }
@@ -116,7 +116,7 @@ impl KernelSwap {
     /// # Errors
     ///
     /// [`KernelSwapError`]; nothing is changed then.
-    pub fn set_up(
+    pub(super) fn set_up(
         options: &KernelSwapOptions,
         journal: &Journal,
     ) -> Result<KernelSwap, KernelSwapError> {
@@ -137,12 +137,12 @@ impl KernelSwap {
     /// # Errors
     ///
     /// Of reading the kernel's files.
-    pub fn pool(&self) -> io::Result<KernelPool> {
+    pub(super) fn pool(&self) -> io::Result<KernelPool> {
         self.reader.read()
     }
 
     /// Reads the same in another thread.
-    pub fn reader(&self) -> PoolReader {
+    pub(super) fn reader(&self) -> PoolReader {
         self.reader.clone()
     }
 
@@ -161,7 +161,7 @@ impl KernelSwap {
     /// # Errors
     ///
     /// [`KernelSwapError::NotUndone`]; what is left stays in the journal.
-    pub fn tear_down(mut self) -> Result<Restored, KernelSwapError> {
+    pub(super) fn tear_down(mut self) -> Result<Restored, KernelSwapError> {
         self.changes.undo().checked()
     }
 }
@@ -298,7 +298,7 @@ fn check_zswap_compressor(name: &str) -> Result<(), KernelSwapError> {
 
 /// Reads the figures of a pool; copies read the same one.
 #[derive(Debug, Clone)]
-pub struct PoolReader(Arc<Source>);
+pub(super) struct PoolReader(Arc<Source>);
 
 #[derive(Debug)]
 enum Source {
@@ -312,7 +312,7 @@ impl PoolReader {
     /// # Errors
     ///
     /// Of reading the kernel's files.
-    pub fn read(&self) -> io::Result<KernelPool> {
+    pub(super) fn read(&self) -> io::Result<KernelPool> {
         match &*self.0 {
             Source::Zram(zram) => {
                 let refused_pages = Some(zram.failed_writes()?);
@@ -327,7 +327,7 @@ impl PoolReader {
     /// # Errors
     ///
     /// Of reading the kernel's files.
-    pub fn memory(&self) -> io::Result<KernelPool> {
+    pub(super) fn memory(&self) -> io::Result<KernelPool> {
         match &*self.0 {
             Source::Zram(zram) => zram.memory(),
             Source::Zswap(zswap) => zswap.memory(),

@@ -193,7 +193,8 @@ impl Journal {
     }
 
     /// The file.
-    pub fn path(&self) -> PathBuf {
+    #[cfg(test)]
+    pub(super) fn path(&self) -> PathBuf {
         self.log().path.clone()
     }
 

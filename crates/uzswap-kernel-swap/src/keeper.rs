@@ -78,7 +78,7 @@ pub struct KeeperReport {
 
 /// Holds a cgroup below a limit until it is finished.
 #[derive(Debug)]
-pub struct Keeper {
+pub(super) struct Keeper {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<KeeperReport>>,
 }
@@ -91,7 +91,7 @@ impl Keeper {
     ///
     /// [`KernelSwapError::Kernel`] where the files cannot be read and written, or where there can
     /// be no thread.
-    pub fn start(
+    pub(super) fn start(
         cgroup: &Arc<MemoryCgroup>,
         swap: &KernelSwap,
         limit_bytes: u64,
@@ -120,7 +120,7 @@ impl Keeper {
     /// # Panics
     ///
     /// If its thread did.
-    pub fn finish(mut self) -> KeeperReport {
+    pub(super) fn finish(mut self) -> KeeperReport {
         self.stop.take();
         self.thread.take().expect("it is ended once").join().expect("it does not panic")
     }

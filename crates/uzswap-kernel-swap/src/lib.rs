@@ -48,15 +48,16 @@ mod session;
 mod swap_header;
 mod undo;
 
-pub use cgroup::{Held, MemoryCgroup, MemoryUsage};
+use cgroup::{Held, MemoryCgroup, MemoryUsage};
 pub use device::SwapBacking;
+use engine::PoolReader;
 pub use engine::{
-    COMPRESSORS, KernelEngine, KernelPool, KernelSwap, KernelSwapOptions, PoolReader,
-    best_compressor,
+    COMPRESSORS, KernelEngine, KernelPool, KernelSwap, KernelSwapOptions, best_compressor,
 };
 pub use error::{KernelSwapError, UndoError};
 pub use journal::{Journal, WATCHER_COMMAND};
-pub use keeper::{Keeper, KeeperReport, Sample};
+use keeper::Keeper;
+pub use keeper::{KeeperReport, Sample};
 pub use probe::{PAGES as PROBE_PAGES, ProbeReport, probe};
 pub use restore::{LeftOver, left_over, restore, restore_when_ended};
 pub use session::{RunningProbe, Session};

@@ -28,7 +28,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`KernelSwap::set_up`], [`MemoryCgroup::make`] and [`Keeper::start`].
+    /// [`KernelSwapError`], of the swap, the cgroup or the keeper; nothing is changed then.
     pub fn set_up(
         options: &KernelSwapOptions,
         journal: &Journal,
@@ -81,8 +81,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`KernelSwap::tear_down`] and [`MemoryCgroup::remove`]; the kernel's, of the kill. All
-    /// steps are tried before.
+    /// [`KernelSwapError::NotUndone`]; the kernel's, of the kill. All steps are tried before.
     pub fn end(self) -> Result<KeeperReport, KernelSwapError> {
         let Session { keeper, cgroup, swap } = self;
         let killed = cgroup.kill_all();
