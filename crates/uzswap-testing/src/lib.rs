@@ -2,6 +2,7 @@
 
 pub mod fuzz;
 pub mod golden;
+pub mod json_schema;
 pub mod trials;
 pub mod varied_pages;
 
