@@ -46,12 +46,12 @@ for name; do
         continue
     fi
     (cd "$work/tree" && CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR="$work/target" \
-        cargo build -q --bin uzswap 2> "$work/build.log") || { cat "$work/build.log" >&2; exit 3; }
+        cargo build -q -p uzswap-torture 2> "$work/build.log") || { cat "$work/build.log" >&2; exit 3; }
     found=
     for threads in 1 4; do
         [ -z "$found" ] || break
         code=0
-        out=$(timeout 600 "$work/target/debug/uzswap" torture --seeds "$seeds" --ops "$ops" \
+        out=$(timeout 600 "$work/target/debug/uzswap-torture" --seeds "$seeds" --ops "$ops" \
             --threads "$threads" 2>&1) || code=$?
         case $code in
             0) continue ;;

@@ -569,7 +569,7 @@ fn full_output() {
     Subject::Snapshot.make(&snapshot).unwrap();
     let (pages, snapshot, out) = (text(&pages), text(&snapshot), lab.path("out"));
     let beside = format!("--json={}", lab.path("beside").display());
-    let commands: [&[&str]; 13] = [
+    let commands: [&[&str]; 12] = [
         &["classes"],
         &["classes", &beside],
         &["classes", "--json"],
@@ -580,7 +580,6 @@ fn full_output() {
         &["stat", snapshot],
         &["stat", snapshot, "--json"],
         &["top", "--json", "--count", "1"],
-        &["torture", "--seeds", "1"],
         &["doctor"],
         &["workload", "text", "--size", "1M"],
     ];

@@ -2,7 +2,8 @@
 //! Method: runs every command on a small input, to standard output and to a file, and validates the
 //! documents. Commands that need userfaultfd are counted as ignored where it is refused, with the
 //! reason.
-//! Blind to: fields that these inputs do not make, as the failures of a live study on the kernel.
+//! Blind to: fields that these inputs do not make, as the failures of a live study on the kernel;
+//! the document of `uzswap-torture` (its tests validate it).
 
 mod support;
 use uzswap_testing::trials;
@@ -29,7 +30,6 @@ fn main() -> ExitCode {
         trial("comparisons", None, comparisons),
         trial("advice", None, advice),
         trial("studies", None, studies),
-        trial("torture", None, torture),
         trial("other_commands", None, others),
         trial("runs_and_samples_of_them", no_run.clone(), runs),
         trial("a_command_under_a_limit", no_run, live),
@@ -171,14 +171,6 @@ fn studies() {
     assert_eq!(load["runs_each"], 2);
 }
 
-fn torture() {
-    let small = ["torture", "--seeds", "2", "--ops", "300"];
-    printed(&small, 0, Schema::Torture);
-    let planted = ["torture", "--seed", "3", "--seeds", "4", "--plant", "lost-entry"];
-    let planted = printed(&planted, 1, Schema::Torture);
-    assert!(planted["failure"]["steps"].is_array(), "{planted}");
-}
-
 fn others() {
     let lab = Lab::new();
     printed(&["classes"], 0, Schema::Classes);
@@ -315,14 +307,12 @@ fn beside() {
     let lab = Lab::new();
     let (pages, set, file) = (pages(&lab), lab.path("set"), lab.path("json"));
     let (with_equals, path) = (format!("--json={}", text(&file)), text(&file));
-    let torture = ["torture", "--seeds", "1", "--ops", "100"];
     let compare = ["compare", "--zpool", "zbud", "--runs", "1", "--corpus", text(&pages)];
     let csv = [&compare[..], &["--csv"]].concat();
     let capture = ["capture", "-o", text(&set), "--from", text(&pages)];
     let index = ["bench", "index", "--keys", "100", "--rounds", "1"];
     for (arguments, form, words) in [
-        (&torture[..], Schema::Torture, "100 operations"),
-        (&compare, Schema::Compare, "(c) PEAK"),
+        (&compare[..], Schema::Compare, "(c) PEAK"),
         (&csv, Schema::Compare, "pool_total_size,"),
         (&capture, Schema::Capture, "origin"),
         (&index, Schema::BenchIndex, "x rbtree"),
@@ -351,12 +341,9 @@ fn beside() {
 }
 
 fn unwritten() {
-    for arguments in [
-        &["classes"][..],
-        &["doctor"],
-        &["torture", "--seeds", "1", "--ops", "100"],
-        &["bench", "index", "--keys", "100", "--rounds", "1"],
-    ] {
+    for arguments in
+        [&["classes"][..], &["doctor"], &["bench", "index", "--keys", "100", "--rounds", "1"]]
+    {
         // The text is printed all the same.
         let output = uzswap(&[arguments, &["--json=/dev/full"]].concat());
         expect_error(&output, 1, &["cannot write --json /dev/full", "os error 28"]);

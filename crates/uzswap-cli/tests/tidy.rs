@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, and what each may name of ours beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 24] = [
+const LAYERS: [(&str, &[&str]); 25] = [
     ("sys", &[]),
     ("preload", &[]),
     ("audit", &[]),
@@ -31,6 +31,7 @@ const LAYERS: [(&str, &[&str]); 24] = [
     ("pager", PAGER),
     ("cli", CLI),
     ("main", &["cli"]),
+    ("torture", TORTURE),
 ];
 
 const BASE: &[&str] = &["sys", "named_enum", "page", "random"];
@@ -57,6 +58,12 @@ const CLI: &[&str] = &[
     "index", "zswap", "lab", "doctor", "pager", "trace", "kernel_swap", "random",
 ];
 
+#[rustfmt::skip]
+const TORTURE: &[&str] = &[
+    "named_enum", "page", "budget", "same_filled", "compressor", "backing", "zpool", "index",
+    "zswap", "random", "cli",
+];
+
 /// Folders of the packages.
 const PACKAGES: [&str; 7] = [
     "crates/uzswap-sys",
@@ -65,6 +72,7 @@ const PACKAGES: [&str; 7] = [
     "crates/uzswap-pager",
     "crates/uzswap-kernel-swap",
     "crates/uzswap-cli",
+    "crates/uzswap-torture",
     "crates/uzswap-testing",
 ];
 
@@ -103,6 +111,7 @@ fn layer_of(path: &Path) -> String {
         ("uzswap-pager", "doctor") => "doctor".to_owned(),
         ("uzswap-pager", _) => "pager".to_owned(),
         ("uzswap-kernel-swap", _) => "kernel_swap".to_owned(),
+        ("uzswap-torture", _) => "torture".to_owned(),
         _ => module.to_owned(),
     }
 }
@@ -123,6 +132,7 @@ fn used_in<'a>(line: &'a str, own: &str) -> Vec<&'a str> {
         ("uzswap_pager", Some("pager")),
         ("uzswap_kernel_swap", Some("kernel_swap")),
         ("uzswap_cli", Some("cli")),
+        ("uzswap_torture", Some("torture")),
     ] {
         // In the pager, `crate::` is the pager's own, but for the doctor.
         let inside = own == "pager" && prefix == "crate::";
@@ -139,8 +149,8 @@ fn used_in<'a>(line: &'a str, own: &str) -> Vec<&'a str> {
 #[test]
 fn layers_name_what_is_below_them() {
     let mut wrong = Vec::new();
-    let published = PACKAGES.iter().filter(|package| !package.ends_with("testing"));
-    for (path, text) in published.flat_map(|package| sources(&format!("{package}/src"))) {
+    let layered = PACKAGES.iter().filter(|package| !package.ends_with("testing"));
+    for (path, text) in layered.flat_map(|package| sources(&format!("{package}/src"))) {
         let layer = layer_of(&path);
         let Some((_, allowed)) = LAYERS.iter().find(|(name, _)| *name == layer) else {
             assert_eq!(layer, "lib", "{} is in no layer", path.display());

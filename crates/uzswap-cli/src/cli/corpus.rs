@@ -296,7 +296,7 @@ fn temporary_directory() -> Result<HeldFolder, Failure> {
 }
 
 /// A bar on standard error, if that is a terminal.
-pub(super) fn bar(length: u64, template: &str) -> ProgressBar {
+pub fn bar(length: u64, template: &str) -> ProgressBar {
     let target = if io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
     } else {

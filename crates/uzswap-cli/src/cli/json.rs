@@ -15,7 +15,7 @@ use uzswap_sys::escape::escaped;
 
 /// A file of figures. A command opens it before its work, so that a wrong path is an early error.
 #[derive(Debug)]
-pub(super) struct ReportFile {
+pub struct ReportFile {
     flag: &'static str,
     path: PathBuf,
     file: File,
@@ -60,7 +60,7 @@ pub(super) fn refuse_program(flag: &str, path: &Path) -> Result<(), Failure> {
 
 /// The place for the document of `--json`.
 #[derive(Debug)]
-pub(super) enum JsonOutput {
+pub enum JsonOutput {
     /// None: the text is enough.
     None,
     /// Standard output, in place of the text.
@@ -71,7 +71,11 @@ pub(super) enum JsonOutput {
 
 impl JsonOutput {
     /// Takes the value of the option (absent, without a file, with one), and opens the file.
-    pub(super) fn open(option: Option<&Option<PathBuf>>) -> Result<JsonOutput, Failure> {
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written, or is a program.
+    pub fn open(option: Option<&Option<PathBuf>>) -> Result<JsonOutput, Failure> {
         match option {
             None => Ok(JsonOutput::None),
             Some(None) => Ok(JsonOutput::Standard),
@@ -88,7 +92,11 @@ impl JsonOutput {
     }
 
     /// Prints a result as text, or in an envelope as JSON.
-    pub(super) fn print(
+    ///
+    /// # Errors
+    ///
+    /// Standard output or the file does not take it.
+    pub fn print(
         &mut self,
         schema: Schema,
         result: &impl Serialize,

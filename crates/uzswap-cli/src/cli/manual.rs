@@ -19,7 +19,7 @@ use super::{Cli, Failure, print};
 type Examples = &'static [(&'static str, &'static str)];
 
 /// Examples for each command, by the words that call it.
-const EXAMPLES: [(&str, Examples); 18] = [
+const EXAMPLES: [(&str, Examples); 17] = [
     (
         "uzswap",
         &[
@@ -90,10 +90,6 @@ const EXAMPLES: [(&str, Examples); 18] = [
     ("uzswap bench map", &[("uzswap bench map", "Compare the ways to map an object.")]),
     ("uzswap bench same-filled", &[("uzswap bench same-filled", "Compare the checks.")]),
     ("uzswap bench swapload", &[("uzswap bench swapload", "Repeat the study of 2019.")]),
-    (
-        "uzswap torture",
-        &[("uzswap torture --seconds 60 --threads 2", "Look for a wrong page for a minute.")],
-    ),
     (
         "uzswap doctor",
         &[

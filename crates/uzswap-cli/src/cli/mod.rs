@@ -20,7 +20,6 @@ mod sample;
 mod size;
 mod stat;
 mod top;
-mod torture;
 mod use_memory;
 mod window;
 mod workload;
@@ -37,6 +36,10 @@ use uzswap_sys::escape::escaped;
 use uzswap_sys::inherited::raise_stack;
 use uzswap_sys::signals::report_size_limit_as_error;
 use uzswap_sys::stderr::{self, log};
+
+pub use bench::parse_seconds;
+pub use corpus::bar;
+pub use json::JsonOutput;
 
 /// The version, the commit and the target.
 const VERSION: &str = concat!(
@@ -74,8 +77,6 @@ enum Command {
     Stat(stat::Stat),
     /// Benchmark single parts: index, swapload, map, same-filled
     Bench(bench::Bench),
-    /// Test the store with injected faults, and check every answer
-    Torture(torture::TortureArgs),
     /// Check whether this machine allows `uzswap run`, and print fixes
     Doctor(doctor::Doctor),
     /// Build a heap of realistic data, to capture or to compare
@@ -145,7 +146,6 @@ impl Command {
             Command::Classes(command) => command.run(),
             Command::Stat(command) => command.run(),
             Command::Bench(command) => command.run(),
-            Command::Torture(command) => command.run(),
             Command::Doctor(command) => command.run(),
             Command::Workload(command) => command.run(),
             Command::Completions(command) => command.run(),
@@ -222,10 +222,9 @@ fn parse<C: Parser>() -> Result<C, ExitCode> {
 /// The parser of the command line takes most of it, up to 200 KiB without optimisation.
 const STACK_BYTES: u64 = 1 << 20;
 
-/// Parses the command line, runs the command, reports what went wrong.
+/// The binary `uzswap`.
 #[must_use]
 pub fn main() -> ExitCode {
-    report_size_limit_as_error();
     if let Err(bytes) = raise_stack(STACK_BYTES) {
         log(&format!(
             "a hard limit allows a stack of {} KiB, and {} KiB are needed; raise it (ulimit -Hs)",
@@ -234,20 +233,22 @@ pub fn main() -> ExitCode {
         ));
         return ExitCode::from(3);
     }
-    let result = match InnerCommand::is_called() {
-        true => parse::<InnerCli>().map(|cli| cli.command.run()),
-        false => parse::<Cli>().map(|cli| cli.command.run()),
-    };
-    let result = match result {
-        Ok(result) => result,
+    match InnerCommand::is_called() {
+        true => run(|cli: InnerCli| cli.command.run()),
+        false => run(|cli: Cli| cli.command.run()),
+    }
+}
+
+/// Parses the command line, runs the command, reports what went wrong.
+pub fn run<C: Parser>(command: impl FnOnce(C) -> Result<ExitCode, Failure>) -> ExitCode {
+    report_size_limit_as_error();
+    let arguments = match parse() {
+        Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    match result {
-        Ok(code) => code,
-        Err(failure) => {
-            // The whole chain of causes, outermost first, on one line.
-            log(&format!("{:#}", failure.error()));
-            ExitCode::from(failure.code())
-        }
-    }
+    command(arguments).unwrap_or_else(|failure| {
+        // The whole chain of causes, outermost first, on one line.
+        log(&format!("{:#}", failure.error()));
+        ExitCode::from(failure.code())
+    })
 }

@@ -21,7 +21,6 @@ pub mod sample;
 pub mod size_list;
 mod student;
 pub mod study;
-pub mod torture;
 pub mod working_set;
 pub mod workload;
 pub mod zipf;

@@ -74,7 +74,11 @@ fn with_progress<T>(
 }
 
 /// Seconds from 0.01 to 3600.
-pub(super) fn parse_seconds(text: &str) -> Result<Duration, anyhow::Error> {
+///
+/// # Errors
+///
+/// It is no number of that range.
+pub fn parse_seconds(text: &str) -> Result<Duration, anyhow::Error> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err(anyhow!("seconds must be 0.01 to 3600, such as 1 or 0.5")),

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::{Point, World, is_pinned};
-use crate::lab::torture::faults::Fault;
-use crate::lab::torture::planted_bugs::PlantedBug;
+use crate::faults::Fault;
+use crate::planted_bugs::PlantedBug;
 use uzswap::compressor::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat};
 use uzswap::page::{PAGE_SIZE, Page};
 
 #[derive(Debug)]
-pub(in crate::lab::torture) struct LyingCompressor {
+pub(crate) struct LyingCompressor {
     world: Arc<World>,
     inner: Box<dyn Compressor>,
 }
@@ -18,10 +18,7 @@ pub(in crate::lab::torture) struct LyingCompressor {
 const LONGER_MAX: u64 = 200;
 
 impl LyingCompressor {
-    pub(in crate::lab::torture) fn new(
-        world: Arc<World>,
-        inner: Box<dyn Compressor>,
-    ) -> LyingCompressor {
+    pub(crate) fn new(world: Arc<World>, inner: Box<dyn Compressor>) -> LyingCompressor {
         LyingCompressor { world, inner }
     }
 

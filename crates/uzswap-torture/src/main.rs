@@ -1,29 +1,29 @@
-//! `uzswap torture`: tests the store with injected faults.
+//! The command `uzswap-torture`: tests the store with injected faults.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
+use clap::Parser;
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
-use super::Failure;
-use super::bench::parse_seconds;
-use super::corpus::bar;
-use super::json::JsonOutput;
-use crate::lab::report::Schema;
-use crate::lab::torture::{Failure as Found, Fault, FaultSet, Outcome, PlantedBug, Torture};
+use uzswap::random::mix;
+use uzswap_cli::cli::{self, Failure, JsonOutput, bar, parse_seconds};
+use uzswap_cli::lab::report::Schema;
+use uzswap_torture::{Failure as Found, Fault, FaultSet, Outcome, PlantedBug, Torture};
 
-/// What `uzswap torture` is asked for.
+/// Test the store with injected faults, and check every answer.
 ///
 /// Each seed chooses a store, a backing, and how often what fails; then operations are done and
 /// every answer and counter is checked. With one thread the same seed has the same history. The
 /// first failure ends it: exit code 1, with the command that does it again.
-#[derive(Debug, clap::Args)]
-#[command(allow_negative_numbers = true)]
-pub(super) struct TortureArgs {
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100, allow_negative_numbers = true)]
+struct Arguments {
     /// First seed; the others follow it
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -45,7 +45,7 @@ pub(super) struct TortureArgs {
     #[arg(long, value_name = "LIST", default_value_t = FaultSet::ALL)]
     faults: FaultSet,
     /// A bug to put in, to see that it is found
-    #[arg(long, value_name = "NAME", hide = true)]
+    #[arg(long, value_name = "NAME")]
     plant: Option<PlantedBug>,
     /// Print one JSON document instead, or write it to FILE beside the text
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
@@ -71,8 +71,12 @@ struct Report {
 /// Seeds where nothing is said.
 const SEEDS: u64 = 8;
 
-impl TortureArgs {
-    pub(super) fn run(self) -> Result<(), Failure> {
+fn main() -> ExitCode {
+    cli::run(|arguments: Arguments| arguments.run().map(|()| ExitCode::SUCCESS))
+}
+
+impl Arguments {
+    fn run(self) -> Result<(), Failure> {
         let mut output = JsonOutput::open(self.json.as_ref())?;
         let report = self.torture();
         output.print(Schema::Torture, &report, || report.text())?;
@@ -123,7 +127,7 @@ impl TortureArgs {
 }
 
 impl Report {
-    fn new(arguments: &TortureArgs) -> Report {
+    fn new(arguments: &Arguments) -> Report {
         Report {
             first_seed: arguments.seed,
             seeds: 0,
@@ -142,7 +146,7 @@ impl Report {
         self.seeds += 1;
         self.operations += outcome.operations;
         let digest = u64::from_str_radix(&self.digest, 16).expect("of this");
-        self.digest = format!("{:016x}", crate::lab::mix(digest ^ outcome.digest));
+        self.digest = format!("{:016x}", mix(digest ^ outcome.digest));
         for (fault, count) in Fault::ALL.into_iter().zip(outcome.fired) {
             *self.faults.entry(fault.name()).or_default() += count;
         }

@@ -4,10 +4,10 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use super::{Point, World};
-use crate::lab::torture::faults::Fault;
+use crate::faults::Fault;
 
 #[derive(Debug)]
-pub(in crate::lab::torture) struct SnapshotFile {
+pub(crate) struct SnapshotFile {
     world: Arc<World>,
     bytes: Vec<u8>,
     /// Where it is read.
@@ -20,11 +20,11 @@ pub(in crate::lab::torture) struct SnapshotFile {
 const FEW: usize = 64;
 
 impl SnapshotFile {
-    pub(in crate::lab::torture) fn new(world: &Arc<World>, bytes: Vec<u8>) -> SnapshotFile {
+    pub(crate) fn new(world: &Arc<World>, bytes: Vec<u8>) -> SnapshotFile {
         SnapshotFile { world: Arc::clone(world), bytes, at: 0, failing: None }
     }
 
-    pub(in crate::lab::torture) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 

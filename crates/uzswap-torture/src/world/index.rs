@@ -4,20 +4,20 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::World;
-use crate::lab::torture::faults::Fault;
-use crate::lab::torture::planted_bugs::PlantedBug;
+use crate::faults::Fault;
+use crate::planted_bugs::PlantedBug;
 use uzswap::AuditError;
 use uzswap::index::{Entry, Index, IndexError};
 use uzswap::page::PageKey;
 
 #[derive(Debug)]
-pub(in crate::lab::torture) struct FailingIndex {
+pub(crate) struct FailingIndex {
     world: Arc<World>,
     inner: Box<dyn Index>,
 }
 
 impl FailingIndex {
-    pub(in crate::lab::torture) fn new(world: Arc<World>, inner: Box<dyn Index>) -> FailingIndex {
+    pub(crate) fn new(world: Arc<World>, inner: Box<dyn Index>) -> FailingIndex {
         FailingIndex { world, inner }
     }
 

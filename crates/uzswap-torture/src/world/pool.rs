@@ -5,8 +5,8 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use super::{World, lock, note_waiting, set_pinned};
-use crate::lab::torture::faults::Fault;
-use crate::lab::torture::planted_bugs::PlantedBug;
+use crate::faults::Fault;
+use crate::planted_bugs::PlantedBug;
 use uzswap::AuditError;
 use uzswap::budget::GrowError;
 use uzswap::page::PAGE_SIZE;
@@ -14,7 +14,7 @@ use uzswap::zpool::{Arena, ArenaError, Handle, UnknownHandle, Zpool, ZpoolError,
 use uzswap::zpool::{ZpoolStats, zsmalloc};
 
 #[derive(Debug)]
-pub(in crate::lab::torture) struct RottingPool {
+pub(crate) struct RottingPool {
     world: Arc<World>,
     inner: Box<dyn Zpool>,
     /// Which bit of an object has changed.
@@ -27,7 +27,7 @@ pub(in crate::lab::torture) struct RottingPool {
 const BEYOND: u64 = 1 << 30;
 
 impl RottingPool {
-    pub(in crate::lab::torture) fn new(world: Arc<World>, inner: Box<dyn Zpool>) -> RottingPool {
+    pub(crate) fn new(world: Arc<World>, inner: Box<dyn Zpool>) -> RottingPool {
         let beyond = world
             .is_planted(PlantedBug::Overshoot)
             .then(|| ZpoolKind::Zbud.build(Arc::new(Arena::new()), Default::default()));

@@ -1,7 +1,7 @@
 //! Pages of the torture: each names its owner, and can be generated again from that.
 
-use crate::lab::mix;
 use uzswap::page::{Page, WORDS_PER_PAGE, fill_with_word, words};
+use uzswap::random::mix;
 
 /// What a page is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

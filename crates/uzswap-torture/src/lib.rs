@@ -55,7 +55,7 @@ impl Default for Torture {
 }
 
 /// What became of a seed.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Outcome {
     /// Operations done.
     pub operations: u64,
@@ -99,8 +99,8 @@ impl Torture {
         let Torture { threads, faults, plant, .. } = self;
         let plant = plant.map_or(String::new(), |plant| format!(" --plant {plant}"));
         format!(
-            "uzswap torture --seed {seed} --seeds 1 --ops {operations} --threads {threads} \
-             --faults {faults}{plant}"
+            "cargo run --release -p uzswap-torture -- --seed {seed} --seeds 1 --ops {operations} \
+             --threads {threads} --faults {faults}{plant}"
         )
     }
 }

@@ -10,15 +10,15 @@ use tempfile::TempDir;
 use twox_hash::XxHash3_64;
 
 use super::{Point, World, lock};
-use crate::lab::torture::faults::{Fault, Struck};
-use crate::lab::torture::planted_bugs::PlantedBug;
+use crate::faults::{Fault, Struck};
+use crate::planted_bugs::PlantedBug;
 use uzswap::backing::{
     BLOCK_SIZE, Backing, Block, BlockWrite, FileBacking, FileBackingOptions, Submission,
     block_bytes, block_bytes_mut,
 };
 
 #[derive(Debug)]
-pub(in crate::lab::torture) struct Disk {
+pub(crate) struct Disk {
     world: Arc<World>,
     platter: Mutex<Platter>,
     block_count: u32,
@@ -81,7 +81,7 @@ enum Fate {
 }
 
 impl Disk {
-    pub(in crate::lab::torture) fn new(
+    pub(crate) fn new(
         world: Arc<World>,
         block_count: u32,
         file: Option<Submission>,

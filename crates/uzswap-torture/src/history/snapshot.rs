@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Kept, Operation, Stage, is_page, wrong_page};
-use crate::lab::torture::checks::Totals;
-use crate::lab::torture::faults::{Fault, Struck};
-use crate::lab::torture::snapshots;
-use crate::lab::torture::world::{SnapshotFile, lock};
+use crate::checks::Totals;
+use crate::faults::{Fault, Struck};
+use crate::snapshots;
+use crate::world::{SnapshotFile, lock};
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::snapshot::{RestoreSummary, SnapshotSummary};
 use uzswap::zswap::{Counters, TenantId, Zswap};

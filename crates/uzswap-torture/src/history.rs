@@ -16,10 +16,10 @@ use super::pages::Identity;
 use super::plan::{Dice, Plan};
 use super::world::{Meanwhile, Point, Turn, World, become_other, lock, tell_when_waiting};
 use super::{Failure, Outcome, Torture};
-use crate::lab::mix;
 use uzswap::budget::Counted;
 use uzswap::index::IndexError;
 use uzswap::page::{PAGE_SIZE, Page};
+use uzswap::random::mix;
 use uzswap::zswap::{
     ShrinkerOptions, Shrunk, StoreError, Stored, TenantError, TenantId, TenantOptions, Zswap,
 };

@@ -20,7 +20,7 @@ pub(super) use pool::RottingPool;
 
 use super::faults::{FAULTS, Fault, Struck};
 use super::planted_bugs::PlantedBug;
-use crate::lab::mix;
+use uzswap::random::mix;
 
 /// Where in an operation another thread gets its turn, and so what it may do there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

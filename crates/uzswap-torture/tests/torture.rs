@@ -10,7 +10,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use uzswap_cli::lab::torture::{Fault, FaultSet, PlantedBug, Torture};
+use uzswap_testing::json_schema::{check, document};
+use uzswap_torture::{Fault, FaultSet, PlantedBug, Torture};
 
 /// How long each of the two large tests runs new histories.
 fn time() -> Duration {
@@ -166,9 +167,15 @@ fn every_planted_bug_is_found() {
 }
 
 fn command(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
-    command.arg("torture").args(arguments).stdin(Stdio::null());
-    command.output().expect("the command starts")
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap-torture"));
+    command.args(arguments).stdin(Stdio::null()).output().expect("the command starts")
+}
+
+/// The document on standard output, as its schema describes it.
+fn report(output: &Output) -> Value {
+    let report = document(&output.stdout);
+    check(&report, "uzswap-torture/1");
+    report
 }
 
 #[test]
@@ -178,7 +185,7 @@ fn the_command_reports_what_it_did() {
         .map(|_| {
             let output = command(&arguments);
             assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-            serde_json::from_slice(&output.stdout).unwrap()
+            report(&output)
         })
         .collect();
     let report = &reports[0];
@@ -189,13 +196,14 @@ fn the_command_reports_what_it_did() {
     let output = command(&["--seeds", "2", "--ops", "200", "--faults", "none"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("400 operations, 2 seeds from 1"), "{text}");
-    for (arguments, words) in [
-        (["--faults", "torn-write,gremlins"], "unknown fault 'gremlins'"),
-        (["--threads", "0"], "0 is not in 1..=64"),
+    for (arguments, code, words) in [
+        (["--faults", "torn-write,gremlins"], 2, "unknown fault 'gremlins'"),
+        (["--threads", "0"], 2, "0 is not in 1..=64"),
+        (["--seeds=1", "--json=/dev/full"], 1, "os error 28"),
     ] {
         let output = command(&arguments);
         let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(2) && stderr.contains(words), "{stderr}");
+        assert!(output.status.code() == Some(code) && stderr.contains(words), "{stderr}");
     }
 }
 
@@ -204,9 +212,11 @@ fn a_failure_comes_with_the_command_that_does_it_again() {
     let arguments = ["--seed", "3", "--seeds", "4", "--plant", "lost-entry", "--json"];
     let output = command(&arguments);
     assert_eq!(output.status.code(), Some(1));
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let failure = &report["failure"];
-    let replay: Vec<&str> = failure["replay"].as_str().unwrap().split(' ').skip(2).collect();
+    let failure = &report(&output)["failure"];
+    assert!(failure["steps"].is_array(), "{failure}");
+    let (cargo, replay) = failure["replay"].as_str().unwrap().split_once(" -- ").unwrap();
+    assert_eq!(cargo, "cargo run --release -p uzswap-torture");
+    let replay: Vec<&str> = replay.split(' ').collect();
     let again = command(&replay);
     assert_eq!(again.status.code(), Some(1), "{replay:?}");
     let text = String::from_utf8(again.stdout).unwrap();
