@@ -65,7 +65,7 @@ const TORTURE: &[&str] = &[
 ];
 
 /// Folders of the packages.
-const PACKAGES: [&str; 7] = [
+const PACKAGES: [&str; 8] = [
     "crates/uzswap-sys",
     "crates/uzswap",
     "crates/uzswap-preload",
