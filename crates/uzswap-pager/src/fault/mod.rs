@@ -108,9 +108,18 @@ impl FaultServer {
         })
     }
 
-    /// Has faults wait until they are served again.
+    /// Has new faults wait. The evictor hears of them once they are in the list that it has tried
+    /// again.
     fn add_waiting(&mut self, faults: Vec<Fault>) {
+        let await_room = faults.iter().any(Fault::awaits_room);
         self.waiting.add(faults);
+        self.note_awaited();
+        if await_room {
+            self.pager.wakers.evictor.wake();
+        }
+    }
+
+    fn note_awaited(&self) {
         self.pager.progress.set_awaited(!self.waiting.is_empty());
     }
 

@@ -108,6 +108,11 @@ impl Fault {
         self.touch.page()
     }
 
+    /// Whether the evictor must make room for it.
+    pub(super) fn awaits_room(&self) -> bool {
+        self.found_no_room
+    }
+
     pub(super) fn space(&self) -> u32 {
         self.space
     }
@@ -195,13 +200,7 @@ impl PageServer {
     /// Notes that a fault was served; returns one that waits.
     fn note(&self, fault: Fault, served: Resolution) -> Option<Fault> {
         match served {
-            Resolution::NoRoom => {
-                if !fault.found_no_room {
-                    self.pager.progress.set_awaited(true);
-                    self.pager.wakers.evictor.wake();
-                }
-                Some(Fault { found_no_room: true, ..fault })
-            }
+            Resolution::NoRoom => Some(Fault { found_no_room: true, ..fault }),
             Resolution::Later => Some(fault),
             Resolution::Done | Resolution::Load => {
                 let is_over_limit = fault.waits_longer || fault.is_over_limit;

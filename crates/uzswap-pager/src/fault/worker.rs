@@ -273,17 +273,11 @@ impl Worker {
     fn go_on(&mut self, helpers: Vec<u32>) {
         self.workers.lock().hear_helpers(helpers);
         std::mem::take(&mut self.deferred).into_iter().for_each(|id| self.read(id));
-        let mut server = self.workers.lock();
-        server.go_on();
-        let FaultServer { waiting, spaces, .. } = &mut *server;
-        let faults = waiting.take(spaces);
-        drop(server);
-        let mut waiting = Vec::new();
-        for (fault, space) in faults {
-            waiting.extend(self.state.pages.serve_all(&space, lock(&space), vec![fault]));
+        self.workers.lock().go_on();
+        if self.try_waiting() {
+            self.try_waiting();
         }
-        let mut server = self.workers.lock();
-        server.add_waiting(waiting);
+        let server = self.workers.lock();
         self.is_busy = server.is_busy() || !self.deferred.is_empty();
         let may_join = server.waiting.is_empty();
         let last = server.spaces.get(self.state.sources.last()).cloned();
@@ -295,6 +289,26 @@ impl Worker {
             self.state.affinity.leave();
         }
         self.state.wake(may_join);
+    }
+
+    /// Tries the faults that wait; whether it must try them once more.
+    fn try_waiting(&mut self) -> bool {
+        let mut server = self.workers.lock();
+        let FaultServer { waiting, spaces, .. } = &mut *server;
+        let faults = waiting.take(|id| spaces.get(id).cloned());
+        if faults.is_empty() {
+            server.note_awaited();
+            return false;
+        }
+        drop(server);
+        let mut not_served = Vec::new();
+        for (fault, space) in faults {
+            not_served.extend(self.state.pages.serve_all(&space, lock(&space), vec![fault]));
+        }
+        let mut server = self.workers.lock();
+        let are_due = server.waiting.put_back(not_served);
+        server.note_awaited();
+        are_due
     }
 }
 
