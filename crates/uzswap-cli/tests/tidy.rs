@@ -48,8 +48,8 @@ const STORE: &[&str] = &[
 ];
 #[rustfmt::skip]
 const LAB: &[&str] = &[
-    "sys", "named_enum", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
-    "index", "zswap", "trace", "pager", "kernel_swap", "random",
+    "sys", "by_name", "named_enum", "page", "files", "budget", "same_filled", "compressor",
+    "backing", "zpool", "index", "zswap", "trace", "pager", "kernel_swap", "random",
 ];
 const PAGER: &[&str] = &["sys", "preload", "page", "random", "backing", "doctor", "zswap", "trace"];
 #[rustfmt::skip]

@@ -4,10 +4,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
-use serde::ser::{Serialize, Serializer};
+use serde::de::{Error, Visitor};
 
-struct Name<T>(PhantomData<T>);
+/// Reads a name.
+#[derive(Debug)]
+pub struct Name<T>(pub PhantomData<T>);
 
 impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Name<T> {
     type Value = T;
@@ -21,23 +22,28 @@ impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Name<T> {
     }
 }
 
+/// Has serde write and read types by their names.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! by_name {
     ($($type:ty),+ $(,)?) => {
         $(
-            impl Serialize for $type {
-                fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                    serializer.collect_str(self)
+            impl serde::Serialize for $type {
+                fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                    to.collect_str(self)
                 }
             }
 
-            impl<'a> Deserialize<'a> for $type {
-                fn deserialize<D: Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
-                    from.deserialize_str(Name(PhantomData))
+            impl<'a> serde::Deserialize<'a> for $type {
+                fn deserialize<D: serde::Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
+                    from.deserialize_str($crate::by_name::Name(std::marker::PhantomData))
                 }
             }
         )+
     };
 }
+
+pub use by_name;
 
 by_name!(
     crate::backing::Direct,

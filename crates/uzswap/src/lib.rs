@@ -21,8 +21,6 @@
 mod audit;
 pub mod backing;
 pub mod budget;
-#[cfg(feature = "serde")]
-mod by_name;
 pub mod compressor;
 pub mod index;
 mod options;
@@ -40,6 +38,9 @@ pub use options::OptionError;
 // For the other packages of this workspace; these may change with any version.
 #[doc(hidden)]
 pub mod budgeted_vec;
+#[cfg(feature = "serde")]
+#[doc(hidden)]
+pub mod by_name;
 #[doc(hidden)]
 pub mod files;
 #[doc(hidden)]

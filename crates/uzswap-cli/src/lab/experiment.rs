@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::by_name;
 use super::child::{self, ChildError, Refusal};
 use super::compressed_lengths::{self, KindLengths, KindPages};
 use super::limited_pool::{self, LimitParts, LimitSettings, Limits, Meter};
@@ -93,22 +92,16 @@ pub struct Settings {
     /// The longest zspage of zsmalloc.
     pub chain_size: usize,
     /// Its rule for choosing a chain.
-    #[serde(with = "by_name")]
     pub chain_rule: ChainRule,
     /// Where it keeps an object's handle.
-    #[serde(with = "by_name")]
     pub handle_header: HandleHeader,
     /// The size of the pages that the kernel gives.
-    #[serde(with = "by_name")]
     pub host_pages: HostPages,
     /// Policy for pages that do not compress.
-    #[serde(with = "by_name")]
     pub incompressible: Incompressible,
     /// Which pages are freed.
-    #[serde(with = "by_name")]
     pub free: FreedHalf,
     /// How same-filled pages are found.
-    #[serde(with = "by_name")]
     pub same_filled: SameFilledCheck,
     /// Whether only zero pages count as same-filled.
     pub same_filled_zero_only: bool,
@@ -133,13 +126,10 @@ impl Default for Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parts {
     /// The allocator.
-    #[serde(with = "by_name")]
     pub zpool: ZpoolKind,
     /// The index.
-    #[serde(with = "by_name")]
     pub index: IndexKind,
     /// The way to an object in two pages: zsmalloc alone has such objects.
-    #[serde(with = "by_name::if_any")]
     pub mapping: Option<ObjectMapping>,
     /// The limit of the pool, and what becomes of pages then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,7 +149,6 @@ pub struct RunSpec {
     /// The parts beside the compressor.
     pub parts: Parts,
     /// The compressor; of no matter to a list of sizes.
-    #[serde(with = "by_name")]
     pub compressor: CompressorKind,
     /// Whether it ends once all pages were stored and loaded.
     #[serde(default)]

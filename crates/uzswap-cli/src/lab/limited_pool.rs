@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::by_name;
 use uzswap::backing::{
     BLOCK_SIZE, Backing, BackingError, Block, BlockWrite, FileBacking, FileBackingOptions,
 };
 use uzswap::budget::Counted;
+use uzswap::by_name::by_name;
 use uzswap::compressor::Compressor;
 use uzswap::named_enum::named;
 use uzswap::zswap::{
@@ -68,6 +68,7 @@ pub enum ShrinkerMode {
 }
 
 named!(ShrinkerMode, "shrinker", Off => "off", On => "on", Dynamic => "dynamic");
+by_name!(ShrinkerMode);
 
 impl ShrinkerMode {
     /// How the thread works, if there is one.
@@ -86,16 +87,12 @@ pub struct LimitParts {
     /// The limit.
     pub max_pool: MaxPool,
     /// The order in which pages are written back.
-    #[serde(with = "by_name")]
     pub lru: Lru,
     /// How they are written.
-    #[serde(with = "by_name")]
     pub written_as: WrittenAs,
     /// Action of a store that finds the pool full.
-    #[serde(with = "by_name")]
     pub when_full: WhenFull,
     /// Who else writes back.
-    #[serde(with = "by_name")]
     pub shrinker: ShrinkerMode,
 }
 

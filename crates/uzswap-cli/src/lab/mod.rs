@@ -1,7 +1,6 @@
 //! The laboratory: captures pages of real processes, and measures how the allocators store them.
 
 pub mod advise;
-mod by_name;
 pub mod capture;
 mod child;
 pub mod choice;

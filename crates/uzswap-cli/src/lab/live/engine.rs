@@ -9,7 +9,6 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::failure::Failure;
-use crate::lab::by_name;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;
@@ -24,13 +23,10 @@ pub enum LiveParts {
     /// This program's store.
     Uzswap {
         /// The allocator.
-        #[serde(with = "by_name")]
         zpool: ZpoolKind,
         /// The compressor.
-        #[serde(with = "by_name")]
         compressor: CompressorKind,
         /// The index.
-        #[serde(with = "by_name")]
         index: IndexKind,
     },
     /// The kernel's own compressed swap.

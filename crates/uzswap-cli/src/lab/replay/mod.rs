@@ -33,6 +33,7 @@ use super::histogram::Latencies;
 use super::mix;
 use super::sample::UnitSums;
 use super::size_list::SizeList;
+use uzswap::by_name::by_name;
 use uzswap::named_enum::named;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zpool::Zpool;
@@ -95,6 +96,7 @@ pub enum FreedHalf {
 }
 
 named!(FreedHalf, "half", Random => "half", Odd => "odd");
+by_name!(FreedHalf);
 
 impl FreedHalf {
     /// Whether page `number` is in it.

@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use super::StudyError;
 use crate::lab::SplitMix64;
-use crate::lab::by_name;
 use crate::lab::child::{Refusal, answer, ask};
+use uzswap::by_name::by_name;
 use uzswap::index::radix::MultiplyHasher;
 use uzswap::index::{Entry, Index, IndexKind};
 use uzswap::named_enum::{UnknownName, named};
@@ -56,6 +56,7 @@ named!(
     Sequential => "sequential", Random => "random", Clusters => "clusters",
     Shuffled => "shuffled",
 );
+by_name!(KeyOrder, Contender);
 
 /// A contender: one of our indexes, or a peer of the standard library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -196,10 +197,8 @@ pub struct IndexStudy {
 /// One run: the task of a child.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct RunSpec {
-    #[serde(with = "by_name")]
     contender: Contender,
     keys: usize,
-    #[serde(with = "by_name")]
     order: KeyOrder,
     seed: u64,
 }

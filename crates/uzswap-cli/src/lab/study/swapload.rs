@@ -27,7 +27,6 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::StudyError;
-use crate::lab::by_name;
 use crate::lab::child::{Refusal, answer, ask};
 use crate::lab::{SplitMix64, mix};
 use uzswap::budget::Counted;
@@ -79,10 +78,8 @@ pub struct Swapload {
 /// One run: the task of a child.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct RunSpec {
-    #[serde(with = "by_name")]
     index: IndexKind,
     shards: usize,
-    #[serde(with = "by_name")]
     compressor: CompressorKind,
     pages: u64,
     time: Duration,
