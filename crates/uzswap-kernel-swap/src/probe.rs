@@ -227,7 +227,8 @@ fn record(times: &mut BTreeMap<u64, u64>, time: Duration) {
     *times.entry(bucket_end(ns)).or_default() += 1;
 }
 
-/// The last value of the bucket of a time, in ns: 8 of them in each power of two.
+/// The last value of the bucket of a time, in ns: 8 of them in each power of two. The probe counts
+/// in the cgroup that is measured: it has a map of the times that came, and no larger histogram.
 fn bucket_end(ns: u64) -> u64 {
     let bits = u64::BITS - ns.leading_zeros();
     let low = bits.saturating_sub(4); // below the three bits after the first

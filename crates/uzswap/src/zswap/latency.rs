@@ -1,4 +1,7 @@
 //! Latencies of the store's operations: counts by time, kept by many threads at once.
+//!
+//! A time costs two atomic additions. The HDR histograms of `run` and of the lab are finer, but
+//! need a lock or a thread of their own.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -235,6 +238,24 @@ impl LatencyCounts {
     }
 }
 
+impl<'a> std::iter::Sum<&'a LatencyCounts> for LatencyCounts {
+    /// The counts of all together.
+    fn sum<I: Iterator<Item = &'a LatencyCounts>>(all: I) -> LatencyCounts {
+        let mut sum = LatencyCounts::default();
+        for counts in all {
+            sum.count += counts.count;
+            sum.sum_ns = sum.sum_ns.saturating_add(counts.sum_ns);
+            for bucket in &counts.buckets {
+                match sum.buckets.binary_search_by_key(&bucket.below_ns, |it| it.below_ns) {
+                    Ok(place) => sum.buckets[place].count += bucket.count,
+                    Err(place) => sum.buckets.insert(place, *bucket),
+                }
+            }
+        }
+        sum
+    }
+}
+
 fn own_stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -292,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_subtracted_time_by_time() {
+    fn counts_are_subtracted_and_added_time_by_time() {
         let latency = Latency::default();
         let mut words = SplitMix64::new(7);
         let mut times = |count: u32| -> Vec<u64> {
@@ -315,6 +336,7 @@ mod tests {
         assert_eq!(later.since(&earlier), alone.counts());
         assert_eq!(later.since(&LatencyCounts::default()), later);
         assert_eq!(later.since(&later), LatencyCounts::default());
+        assert_eq!([&earlier, &alone.counts()].into_iter().sum::<LatencyCounts>(), later);
         // Of another store: nothing below 0.
         assert_eq!(earlier.since(&later), LatencyCounts::default());
     }

@@ -11,6 +11,7 @@ use super::scale::Scale;
 use super::section::{Part, Section, latency_figure, latency_row};
 use super::unit::Unit;
 use super::verdict::Verdict;
+use crate::lab::histogram::Bucket;
 use uzswap::page::PAGE_SIZE;
 
 /// The fields of the document that the page shows.
@@ -70,13 +71,6 @@ struct Latency {
     p50: u64,
     p99: u64,
     buckets: Vec<Bucket>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Bucket {
-    from_ns: u64,
-    to_ns: u64,
-    count: u64,
 }
 
 /// Compressed lengths of all pages, by one compressor.
@@ -142,13 +136,8 @@ impl Compare {
         let figure = |title, things, of: fn(&Combination) -> Option<&Latency>| {
             let rows = self.combinations.iter().filter_map(|combination| {
                 let latency = of(combination)?;
-                let bars = latency.buckets.iter().map(|bucket| Bar {
-                    from: bucket.from_ns as f64,
-                    to: bucket.to_ns as f64,
-                    count: bucket.count,
-                });
                 let times = [latency.p50, latency.p99];
-                Some(latency_row(&combination.label(), bars.collect(), times, false))
+                Some(latency_row(&combination.label(), &latency.buckets, times, false))
             });
             latency_figure(title, things, &rows.collect::<Vec<Row>>())
         };

@@ -6,6 +6,7 @@ use super::escape::html;
 use super::figure::{Cell, DataTable, Figure, Key};
 use super::scale::Scale;
 use super::unit::Unit;
+use crate::lab::histogram::{Bucket, powers_of_two_of};
 use uzswap::zswap::LatencyCounts;
 use uzswap_pager::RunSample;
 
@@ -91,19 +92,20 @@ pub(super) fn latencies(title: &str, things: &str, rows: &[LatencyRow<'_>]) -> O
         .iter()
         .map(|row| {
             let [p50, p99] = [50.0, 99.0].map(|percent| row.counts.percentile_ns(percent));
-            latency_row(row.name, power_bars(row.counts), [p50, p99], row.is_kernel)
+            latency_row(row.name, &powers_of_two_of(row.counts), [p50, p99], row.is_kernel)
         })
         .collect();
     latency_figure(title, things, &rows)
 }
 
 /// A row of latencies with its median and the time that 99 in 100 do not exceed.
-pub(super) fn latency_row(name: &str, bars: Vec<Bar>, times: [u64; 2], is_kernel: bool) -> Row {
+pub(super) fn latency_row(name: &str, buckets: &[Bucket], times: [u64; 2], is_kernel: bool) -> Row {
+    let bar = |it: &Bucket| Bar { from: it.from_ns as f64, to: it.to_ns as f64, count: it.count };
     let [p50, p99] = times.map(|ns| Unit::Nanoseconds.text(ns as f64));
     Row {
         name: name.to_owned(),
         words: format!("p50 {p50}, p99 {p99}"),
-        bars,
+        bars: buckets.iter().map(bar).collect(),
         marks: times.map(|ns| ns as f64).to_vec(),
         is_kernel,
     }
@@ -121,20 +123,6 @@ pub(super) fn latency_figure(title: &str, things: &str, rows: &[Row]) -> Option<
     figure.keys = vec![Key { class: "median", name: "p50" }, Key { class: "far", name: "p99" }];
     figure.explain_kernel(rows.iter().any(|row| row.is_kernel));
     Some(figure)
-}
-
-/// Counts added up to powers of two.
-fn power_bars(counts: &LatencyCounts) -> Vec<Bar> {
-    let mut bars: Vec<Bar> = Vec::new();
-    for bucket in &counts.buckets {
-        let power = bucket.below_ns.saturating_sub(1).max(1).ilog2();
-        let from = if power == 0 { 0.0 } else { f64::from(power).exp2() };
-        match bars.last_mut() {
-            Some(last) if last.from == from => last.count += bucket.count,
-            _ => bars.push(Bar { from, to: f64::from(power + 1).exp2(), count: bucket.count }),
-        }
-    }
-    bars
 }
 
 /// Runs of one combination, over time.
@@ -206,20 +194,4 @@ fn listed(timelines: &Timelines<'_>, most: usize) -> DataTable {
         }
     }
     table
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use uzswap::zswap::LatencyBucket;
-
-    #[test]
-    fn counts_are_added_up_to_powers_of_two() {
-        let bucket = |(below_ns, count)| LatencyBucket { below_ns, count };
-        let buckets = [(1, 1), (2, 2), (1088, 4), (2048, 8), (2176, 16)].map(bucket).to_vec();
-        let counts = LatencyCounts { count: 31, sum_ns: 0, buckets };
-        let bars = power_bars(&counts);
-        let bars: Vec<_> = bars.iter().map(|bar| (bar.from, bar.to, bar.count)).collect();
-        assert_eq!(bars, [(0.0, 2.0, 3), (1024.0, 2048.0, 12), (2048.0, 4096.0, 16)]);
-    }
 }

@@ -10,7 +10,7 @@ use crate::lab::experiment::Combination;
 use crate::lab::histogram::{Latencies, LatencySummary};
 use crate::lab::limited_pool::{LimitParts, MaxPool, ShrinkerMode};
 use crate::lab::replay::{Accessed, RunResult};
-use uzswap::zswap::{LatencyBucket, LatencyCounts};
+use uzswap::zswap::LatencyCounts;
 
 /// The accesses of one combination. Counts are of all runs, lists have an element a run.
 #[derive(Debug, Clone, Serialize)]
@@ -93,7 +93,7 @@ impl AccessFindings {
             reject_reclaim_fail: each(|run| run.reject_reclaim_fail),
             written_bytes: each(|run| run.written_bytes),
             writeback_s: by_run(|run| run.writeback.sum_ns as f64 / 1e9),
-            writeback: added(runs.iter().map(|run| &run.writeback)),
+            writeback: runs.iter().map(|run| &run.writeback).sum(),
             pool_peak_bytes: each(|run| run.pool_peak_bytes).into_iter().max().unwrap_or(0),
             pool_load_ns: merged(|run| &run.pool_load_ns),
             backing_load_ns: merged(|run| &run.backing_load_ns),
@@ -106,21 +106,6 @@ impl AccessFindings {
     fn rate(&self) -> f64 {
         median_of(&self.accesses_per_s)
     }
-}
-
-fn added<'a>(all: impl Iterator<Item = &'a LatencyCounts>) -> LatencyCounts {
-    let mut sum = LatencyCounts::default();
-    for counts in all {
-        sum.count += counts.count;
-        sum.sum_ns += counts.sum_ns;
-        for bucket in &counts.buckets {
-            match sum.buckets.binary_search_by_key(&bucket.below_ns, |other| other.below_ns) {
-                Ok(place) => sum.buckets[place].count += bucket.count,
-                Err(place) => sum.buckets.insert(place, LatencyBucket { ..*bucket }),
-            }
-        }
-    }
-    sum
 }
 
 fn median_of(values: &[f64]) -> f64 {

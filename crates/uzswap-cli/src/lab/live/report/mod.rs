@@ -9,7 +9,7 @@ use super::engine::{LiveParts, LiveRun};
 use super::{Failure, LiveCommand, LiveExperiment, LiveLimit, LiveResults, SmallestLimit};
 use crate::lab::report::{Changes, Difference, Envelope, Schema, Screen, mean};
 use uzswap::page::PAGE_SIZE;
-use uzswap::zswap::{LatencyBucket, LatencyCounts};
+use uzswap::zswap::LatencyCounts;
 use uzswap_pager::RunSample;
 
 /// A study's findings. Its JSON form is what `--json` prints.
@@ -179,9 +179,7 @@ impl LiveReport {
             .into_iter()
             .map(|row| {
                 let label = row.parts.to_string();
-                let merged = |of: fn(&LiveRun) -> &LatencyCounts| {
-                    merged(&row.runs.iter().map(of).collect::<Vec<_>>())
-                };
+                let merged = |of: fn(&LiveRun) -> &LatencyCounts| row.runs.iter().map(of).sum();
                 let differences = base.as_ref().filter(|_| label != base_label).and_then(|base| {
                     let against = |of: fn(&LiveRun) -> f64| {
                         let seconds = |runs: &[LiveRun]| runs.iter().map(of).collect::<Vec<f64>>();
@@ -286,22 +284,6 @@ impl LiveReport {
     }
 }
 
-/// The counts of all together.
-fn merged(all: &[&LatencyCounts]) -> LatencyCounts {
-    let mut buckets: std::collections::BTreeMap<u64, u64> = std::collections::BTreeMap::new();
-    for bucket in all.iter().flat_map(|counts| &counts.buckets) {
-        *buckets.entry(bucket.below_ns).or_default() += bucket.count;
-    }
-    LatencyCounts {
-        count: all.iter().map(|counts| counts.count).sum(),
-        sum_ns: all.iter().fold(0, |sum, counts| sum.saturating_add(counts.sum_ns)),
-        buckets: buckets
-            .into_iter()
-            .map(|(below_ns, count)| LatencyBucket { below_ns, count })
-            .collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -326,20 +308,5 @@ mod tests {
         assert_eq!(fall(&[9, 0, 100, 95]), Some((9, 0)));
         let freeing = Freeing::largest(&samples(&[100, 50])).unwrap();
         assert_eq!(freeing.ideal_bytes(), 50_003);
-    }
-
-    #[test]
-    fn counts_are_added_bucket_by_bucket() {
-        let counts = |times: &[(u64, u64)]| LatencyCounts {
-            count: times.iter().map(|(_, count)| count).sum(),
-            sum_ns: times.iter().map(|(below, count)| below * count).sum(),
-            buckets: times
-                .iter()
-                .map(|&(below_ns, count)| LatencyBucket { below_ns, count })
-                .collect(),
-        };
-        let (one, other) = (counts(&[(8, 1), (64, 5)]), counts(&[(16, 2), (64, 1)]));
-        assert_eq!(merged(&[&one, &other]), counts(&[(8, 1), (16, 2), (64, 6)]));
-        assert_eq!(merged(&[]), LatencyCounts::default());
     }
 }

@@ -1,7 +1,7 @@
 //! The live report for a terminal, and its sentences.
 
 use super::{LiveFindings, LiveReport};
-use crate::lab::histogram::Bucket;
+use crate::lab::histogram::powers_of_two_of;
 use crate::lab::levels::spark_line;
 use crate::lab::live::engine::LiveRun;
 use crate::lab::live::{FailureKind, LiveLimit};
@@ -256,7 +256,11 @@ fn latencies(report: &LiveReport, screen: Screen) -> String {
     for findings in ended(report) {
         let titles = ["store", "load"].map(|what| format!("{}, {what} (ns)", findings.label));
         text += &beside(&titles[0], &titles[1], screen);
-        text += &pictures(&buckets(&findings.store_ns), &buckets(&findings.load_ns), screen);
+        text += &pictures(
+            &powers_of_two_of(&findings.store_ns),
+            &powers_of_two_of(&findings.load_ns),
+            screen,
+        );
         text += "\n";
     }
     let faults: Vec<&LiveFindings> = ended(report).collect();
@@ -264,38 +268,12 @@ fn latencies(report: &LiveReport, screen: Screen) -> String {
         let title = |at: usize| {
             pair.get(at).map_or(String::new(), |it| format!("{}, fault (ns)", it.label))
         };
-        let of = |at: usize| pair.get(at).map_or(Vec::new(), |it| buckets(&it.fault_ns));
+        let of = |at: usize| pair.get(at).map_or(Vec::new(), |it| powers_of_two_of(&it.fault_ns));
         text += &beside(&title(0), &title(1), screen);
         text += &pictures(&of(0), &of(1), screen);
         text += "\n";
     }
     text
-}
-
-/// Counts per power of two, without gaps.
-pub(super) fn buckets(counts: &LatencyCounts) -> Vec<Bucket> {
-    let mut buckets: Vec<Bucket> = Vec::new();
-    for counted in &counts.buckets {
-        // All of it is in one power of two: that of the longest time in it.
-        let from_ns = match (counted.below_ns - 1).checked_ilog2() {
-            None | Some(0) => 0,
-            Some(power) => 1_u64 << power,
-        };
-        while let Some(last) = buckets.last()
-            && last.to_ns < from_ns
-        {
-            let from_ns = last.to_ns;
-            buckets.push(Bucket { from_ns, to_ns: from_ns * 2, count: 0 });
-        }
-        match buckets.last_mut() {
-            Some(last) if last.from_ns == from_ns => last.count += counted.count,
-            _ => {
-                let to_ns = (from_ns * 2).max(2);
-                buckets.push(Bucket { from_ns, to_ns, count: counted.count });
-            }
-        }
-    }
-    buckets
 }
 
 /// (c): the largest pool, and the pages in it.
@@ -543,26 +521,4 @@ fn pools(findings: &LiveFindings, base: &LiveFindings) -> Option<String> {
         "Peak pool of {} against {}: {pool:+.1}%, {per_page:+.1}% per page in it.",
         findings.label, base.label
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use uzswap::zswap::LatencyBucket;
-
-    #[test]
-    fn buckets_are_powers_of_two_without_gaps() {
-        let buckets_of = |times: &[(u64, u64)]| {
-            let bucket = |&(below_ns, count): &(u64, u64)| LatencyBucket { below_ns, count };
-            let buckets = times.iter().map(bucket).collect();
-            super::buckets(&LatencyCounts { count: 0, sum_ns: 0, buckets })
-        };
-        let found = buckets_of(&[(1, 1), (2, 2), (5, 4), (8, 8), (33, 16)]);
-        let found: Vec<(u64, u64, u64)> =
-            found.iter().map(|it| (it.from_ns, it.to_ns, it.count)).collect();
-        assert_eq!(
-            found,
-            [(0, 2, 3), (2, 4, 0), (4, 8, 12), (8, 16, 0), (16, 32, 0), (32, 64, 16)]
-        );
-    }
 }
