@@ -5,7 +5,6 @@ mod calibrate;
 mod contender;
 mod report;
 mod run;
-mod zipf;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};

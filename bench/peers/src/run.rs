@@ -5,17 +5,17 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use uzswap::compressor::CompressorKind;
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::random::SplitMix64;
 use uzswap_cli::lab::histogram::Latencies;
 use uzswap_cli::lab::page_set::PageSet;
+use uzswap_cli::lab::zipf::Zipf;
 use uzswap_sys::process::{anonymous_bytes, disable_huge_pages, trim_heap};
 
 use crate::contender::{Contender, PageCache};
-use crate::zipf::Zipf;
 
 /// Reads between two whose time is taken: the clock costs a few percent of a hit.
 const TIMED_EVERY: u64 = 8;
@@ -120,7 +120,7 @@ pub(crate) fn run(spec: &Spec) -> Result<Outcome> {
     disable_huge_pages();
     let compressor: CompressorKind = spec.compressor.parse()?;
     let source = PageSet::read(&spec.pages)?.pages;
-    let zipf = Zipf::new(u32::try_from(source.len()).context("too many pages")?, spec.skew, 1);
+    let zipf = Zipf::new(source.len(), spec.skew, &mut SplitMix64::new(1));
     let seeds = (0..u64::from(spec.threads)).map(|n| spec.seed + n);
     let mut readers: Vec<Reader> = seeds.map(Reader::new).collect();
     trim_heap();
@@ -165,7 +165,7 @@ fn read_all(
             let barrier = &barrier;
             scope.spawn(move || {
                 // Coldest first, so that what is held at the end is what is read most.
-                for &key in zipf.keys().iter().rev().skip(number).step_by(threads) {
+                for &key in zipf.pages().iter().rev().skip(number).step_by(threads) {
                     cache.read(source, key, &mut reader.page);
                 }
                 reader.read(cache, source, zipf, spec.warm_up / threads as u64, false);

@@ -9,6 +9,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::{Buffers, ReplayError, Run, Spent, check};
+use crate::lab::SplitMix64;
 use crate::lab::histogram::Latencies;
 use crate::lab::limited_pool::{AccessSettings, Meter};
 use crate::lab::zipf::Zipf;
@@ -20,6 +21,7 @@ use uzswap_sys::process::cpu_time;
 #[derive(Debug)]
 pub struct Accesses {
     zipf: Zipf,
+    words: SplitMix64,
     settings: AccessSettings,
     meter: Arc<Meter>,
     /// The thread that runs meanwhile.
@@ -34,8 +36,9 @@ impl Accesses {
         meter: Arc<Meter>,
         shrinker: Option<ShrinkerOptions>,
     ) -> Accesses {
-        let zipf = Zipf::new(pages, settings.skew, settings.seed);
-        Accesses { zipf, settings, meter, shrinker }
+        let mut words = SplitMix64::new(settings.seed);
+        let zipf = Zipf::new(pages, settings.skew, &mut words);
+        Accesses { zipf, words, settings, meter, shrinker }
     }
 }
 
@@ -111,7 +114,7 @@ impl Run<'_> {
         accessed: &mut Accessed,
     ) -> Result<(), ReplayError> {
         const WHEN: &str = "accessed";
-        let Accesses { zipf, settings, meter, .. } = plan;
+        let Accesses { zipf, words, settings, meter, .. } = plan;
         accessed.accesses = settings.count;
         accessed.refused_pages = self.buffers.held.iter().filter(|&&held| !held).count() as u64;
         let Buffers { made, loaded, held, .. } = &mut *self.buffers;
@@ -123,7 +126,7 @@ impl Run<'_> {
             let count = numbers.len().min(usize::try_from(left).unwrap_or(usize::MAX));
             left -= count as u64;
             for (number, room) in numbers[..count].iter_mut().zip(made.iter_mut()) {
-                *number = zipf.draw();
+                *number = zipf.draw(words) as usize;
                 // Now, as making it up takes time.
                 self.corpus.copy_page(*number, room);
             }
