@@ -10,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::support::{Lab, send, wait_for};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
@@ -48,6 +49,34 @@ fn answer(lab: &Lab) {
     }
 }
 
+/// Opens a terminal of 80 columns: its screen and keyboard, and the end for programs.
+fn open_terminal() -> (File, OwnedFd) {
+    // A program that inherited the screen would keep the terminal open.
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let main = openpt(flags).unwrap();
+    grantpt(&main).unwrap();
+    unlockpt(&main).unwrap();
+    let line = ioctl_tiocgptpeer(&main, flags).unwrap();
+    let size = Winsize { ws_row: 40, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&line, size).unwrap();
+    (File::from(main), line)
+}
+
+fn start_top(lab: &Lab, line: &OwnedFd, has_keyboard: bool) -> Child {
+    let stdio = || Stdio::from(line.try_clone().unwrap());
+    Command::new(env!("CARGO_BIN_EXE_uzswap"))
+        .args(["top", "--interval", "0.1"])
+        .env("TMPDIR", lab.directory.path())
+        .stdin(if has_keyboard { stdio() } else { Stdio::null() })
+        .stdout(stdio())
+        .stderr(Stdio::null())
+        // In a group of its own: the kernel ignores SIGTSTP in an orphaned group, which that of the
+        // tests may be.
+        .process_group(0)
+        .spawn()
+        .unwrap()
+}
+
 /// `uzswap top` on a terminal of 80 columns.
 struct Terminal {
     top: Child,
@@ -59,25 +88,9 @@ struct Terminal {
 
 impl Terminal {
     fn start(lab: &Lab, has_keyboard: bool) -> Terminal {
-        let main = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&main).unwrap();
-        unlockpt(&main).unwrap();
-        let line = ioctl_tiocgptpeer(&main, OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        let size = Winsize { ws_row: 40, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(&line, size).unwrap();
+        let (keyboard, line) = open_terminal();
         let before = settings(&line);
-        let stdio = || Stdio::from(line.try_clone().unwrap());
-        let top = Command::new(env!("CARGO_BIN_EXE_uzswap"))
-            .args(["top", "--interval", "0.1"])
-            .env("TMPDIR", lab.directory.path())
-            .stdin(if has_keyboard { stdio() } else { Stdio::null() })
-            .stdout(stdio())
-            // In a group of its own: the kernel ignores SIGTSTP in an orphaned group, which that of
-            // the tests may be.
-            .process_group(0)
-            .spawn()
-            .unwrap();
-        let keyboard = File::from(main);
+        let top = start_top(lab, &line, has_keyboard);
         let mut reader = keyboard.try_clone().unwrap();
         let output = Arc::new(Mutex::new(Vec::new()));
         let written = Arc::clone(&output);
@@ -125,7 +138,7 @@ impl Terminal {
             let selected = marked(&self.picture());
             if selected != Some(wanted) {
                 self.press(DOWN);
-                thread::sleep(std::time::Duration::from_millis(20));
+                thread::sleep(Duration::from_millis(20));
             }
             (selected == Some(wanted)).then_some(())
         });
@@ -197,6 +210,59 @@ fn keys_change_the_order_and_the_page() {
     terminal.wait_for_order("PID", [1, 2, 3]);
     terminal.press("q");
     assert_eq!(terminal.end(), Some(0));
+}
+
+/// A slow line delivers the bytes of a key in pieces.
+#[test]
+fn a_key_in_two_pieces_is_one_key() {
+    let lab = Lab::new();
+    answer(&lab);
+    let mut terminal = Terminal::start(&lab, true);
+    terminal.wait_for_order("PID", [1, 2, 3]);
+    terminal.select(1);
+    let mut tries = 0;
+    while tries < 4 {
+        let is_first = marked(&terminal.picture()) == Some(RUNS[0].0);
+        let (key, next) = if is_first { (DOWN, RUNS[1].0) } else { (UP, RUNS[0].0) };
+        let (escape, rest) = key.split_at(1);
+        // After more than one read takes, of a key without an effect: the arrow to the right.
+        terminal.press(&"\x1b[C".repeat(100));
+        let since = Instant::now();
+        terminal.press(escape);
+        thread::sleep(Duration::from_millis(8));
+        terminal.press(rest);
+        // On a busy machine the rest may come too late.
+        if since.elapsed() < Duration::from_millis(20) {
+            tries += 1;
+            terminal.wait("the other run", |picture| marked(picture) == Some(next));
+        } else {
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+    terminal.press("q");
+    assert_eq!(terminal.end(), Some(0));
+}
+
+#[test]
+fn a_terminal_that_is_gone_ends_it() {
+    let lab = Lab::new();
+    answer(&lab);
+    let (mut screen, line) = open_terminal();
+    let mut top = start_top(&lab, &line, true);
+    drop(line);
+    let mut picture = Vec::new();
+    while !picture.ends_with(b"\x1b[J") {
+        let mut byte = [0];
+        screen.read_exact(&mut byte).unwrap();
+        picture.extend(byte);
+    }
+    drop(screen);
+    let ended = (0..1000).find_map(|_| {
+        thread::sleep(Duration::from_millis(10));
+        top.try_wait().unwrap()
+    });
+    let _ = top.kill();
+    assert_eq!(ended.map(|status| status.code()), Some(Some(1)));
 }
 
 #[test]

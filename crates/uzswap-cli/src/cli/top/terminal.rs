@@ -52,9 +52,11 @@ impl Terminal {
             thread::sleep(wait);
             return Vec::new();
         }
-        let mut keys = self.read_some(wait);
-        if !self.held.is_empty() {
-            keys.extend(self.read_some(REST_OF_SEQUENCE));
+        let mut keys = self.read_some(wait).unwrap_or_default();
+        while !self.held.is_empty()
+            && let Some(more) = self.read_some(REST_OF_SEQUENCE)
+        {
+            keys.extend(more);
         }
         if self.held == [ESCAPE] {
             keys.push(Key::Escape);
@@ -63,22 +65,23 @@ impl Terminal {
         keys
     }
 
-    fn read_some(&mut self, wait: Duration) -> Vec<Key> {
+    /// Keys of what comes within `wait`; `None` if nothing does.
+    fn read_some(&mut self, wait: Duration) -> Option<Vec<Key>> {
         let timeout = Timespec::try_from(wait).expect("a short time");
         let stdin = io::stdin();
         let is_ready = poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&timeout));
         if !is_ready.is_ok_and(|count| count > 0) {
-            return Vec::new(); // a signal, too
+            return None; // a signal, too
         }
         let mut bytes = [0; 64];
         match rustix::io::read(&stdin, &mut bytes) {
             Ok(0) | Err(_) => {
                 thread::sleep(wait); // the terminal is gone: a hangup follows
-                Vec::new()
+                None
             }
             Ok(count) => {
                 self.held.extend_from_slice(&bytes[..count]);
-                self.take_keys()
+                Some(self.take_keys())
             }
         }
     }
