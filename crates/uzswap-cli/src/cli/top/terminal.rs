@@ -3,6 +3,9 @@
 //! Ctrl-C stays a signal, so it also ends a `top` that hangs. Ctrl-Z arrives as a key: the settings
 //! are restored before the process stops. A stop from outside (`kill -STOP`) restores nothing; the
 //! shell has settings of its own.
+//!
+//! Crossterm 0.29 takes an Escape for a key where the rest of a sequence comes a moment later. On a
+//! terminal that is gone it reads without an end: docs/experiments/2026-11-30-top-library.md.
 
 use std::io;
 use std::thread;
