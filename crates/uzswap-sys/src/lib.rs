@@ -4,6 +4,19 @@
 //! (`uzswap-preload`). Every type owns its resource, frees it when dropped and has safe methods
 //! alone; no raw pointer leaves this package. This package may call the kernel and C, and no other
 //! package of the project.
+//!
+//! ```text
+//!  memory of this process   pages, window, zeroed, blocks      host pages, and how they are mapped
+//!  memory of another one    userfaultfd                        its faults, and its missing pages
+//!                           maps, pagemap, process_memory      its mappings, entries, contents
+//!  processes                spawn, ptrace, wait, interrupt     starts a program, and follows it
+//!                           process, peer, cpus, inherited     facts about one
+//!                           signals, death_guard, foreign      the end of one, or of this one
+//!  files                    files, held_folder, mounts, uring  a backing file, a run's folder
+//!  the kernel's swap        swap                               areas, loop devices
+//!  computation              lz4, simd, rb_node, cycles         C, vectors, links, a clock
+//!  terminal                 stderr, escape                     messages
+//! ```
 
 #![allow(unsafe_code, reason = "this package is where the project keeps its unsafe code")]
 #![warn(missing_docs, clippy::missing_errors_doc)]
