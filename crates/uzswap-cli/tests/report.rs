@@ -13,12 +13,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use support::{Lab, expect_error, expect_success};
 use trials::trial;
 use uzswap::page::PAGE_SIZE;
 use uzswap::random::mix;
 use uzswap_cli::lab::html;
+use uzswap_cli::lab::report::Report;
 
 fn main() -> ExitCode {
     let no_run = no_run();
@@ -294,7 +297,14 @@ fn comparison() {
     let lengths = numbers(&page, "Compressed length, lz4");
     let drawn: f64 = lengths.chunks(3).map(|row| row[2]).sum();
     assert_eq!(drawn as u64, counted);
+    assert_reads::<Report>(&document);
     assert!(page.contains("compare --corpus "), "no command line");
+}
+
+/// A report reads its document, and writes the same.
+fn assert_reads<T: Serialize + DeserializeOwned>(document: &Value) {
+    let report: T = serde_json::from_value(document.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&report).unwrap(), *document);
 }
 
 fn advice() {

@@ -145,7 +145,7 @@ impl Source {
         let (list, text) = list.map_err(|error| Failure::of(error.is_machine(), error))?;
         let info = CorpusInfo {
             origin: path.display().to_string(),
-            kind: "sizes",
+            kind: "sizes".to_owned(),
             pages: list.page_count() as u64,
             sha256: hex(&Sha256::digest(&text)),
             trace: None,
@@ -192,7 +192,7 @@ impl Source {
             .map_err(Failure::Machine)?;
         let info = CorpusInfo {
             origin: trace.about.origin.clone(),
-            kind: "trace",
+            kind: "trace".to_owned(),
             pages: trace.totals.stores,
             sha256,
             captured_at: trace.about.recorded_at.clone(),
@@ -236,7 +236,7 @@ fn not_captured(error: CaptureError) -> Failure {
 fn info(about: About) -> CorpusInfo {
     CorpusInfo {
         origin: about.origin,
-        kind: "pages",
+        kind: "pages".to_owned(),
         pages: about.page_count,
         trace: None,
         sha256: about.sha256,

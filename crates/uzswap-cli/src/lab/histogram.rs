@@ -81,7 +81,7 @@ impl From<Vec<(u64, u64)>> for Latencies {
 }
 
 /// Latencies in figures.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LatencySummary {
     /// Operations.
     pub count: u64,

@@ -211,7 +211,7 @@ impl UnitSums {
 }
 
 /// A total of all pages, and the interval in which it lies with 95 % confidence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Estimate {
     /// The most likely value.
     pub estimate: u64,

@@ -1,7 +1,5 @@
 //! The page of a comparison by replays.
 
-use serde::Deserialize;
-
 use super::charts::bars::{self, Group, bars};
 use super::charts::box_plot::{self, box_plot};
 use super::charts::histogram::{Bar, Row, histogram};
@@ -11,97 +9,12 @@ use super::scale::Scale;
 use super::section::{Part, Section, latency_figure, latency_row};
 use super::unit::Unit;
 use super::verdict::Verdict;
-use crate::lab::histogram::Bucket;
+use crate::lab::compressed_lengths::KindLengths;
+use crate::lab::histogram::LatencySummary;
+use crate::lab::report::{CompressedLengths, CorpusInfo, Findings, Report};
 use uzswap::page::PAGE_SIZE;
 
-/// The fields of the document that the page shows.
-#[derive(Debug, Deserialize)]
-pub(super) struct Compare {
-    corpus: Corpus,
-    combinations: Vec<Combination>,
-    #[serde(default)]
-    compressed_lengths: Vec<Lengths>,
-    #[serde(flatten)]
-    verdict: Verdict,
-}
-
-#[derive(Debug, Deserialize)]
-struct Corpus {
-    origin: String,
-    kind: String,
-    pages: u64,
-    sha256: String,
-    captured_at: String,
-    notes: Vec<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Combination {
-    name: String,
-    compressor: String,
-    stored_pages: u64,
-    same_filled_pages: u64,
-    stored_incompressible_pages: u64,
-    rejected_pages: u64,
-    compressed_bytes: u64,
-    pool_total_size: u64,
-    metadata_bytes: u64,
-    bytes_with_rejected: u64,
-    pool_after_free_bytes: u64,
-    pool_after_compact_bytes: u64,
-    pool_after_refill_bytes: u64,
-    rss_bytes: u64,
-    rss_after_free_bytes: u64,
-    rss_after_compact_bytes: u64,
-    rss_after_refill_bytes: u64,
-    real_s: Vec<f64>,
-    sys_s: Vec<f64>,
-    store_ns: Latency,
-    load_ns: Latency,
-    access: Option<Access>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Access {
-    backing_load_ns: Latency,
-}
-
-#[derive(Debug, Deserialize)]
-struct Latency {
-    p50: u64,
-    p99: u64,
-    buckets: Vec<Bucket>,
-}
-
-/// Compressed lengths of all pages, by one compressor.
-#[derive(Debug, Deserialize)]
-struct Lengths {
-    compressor: String,
-    chunk_bytes: u64,
-    kinds: Vec<KindLengths>,
-}
-
-#[derive(Debug, Deserialize)]
-struct KindLengths {
-    kind: String,
-    pages: u64,
-    same_filled_pages: u64,
-    compressed_bytes: u64,
-    pages_by_length: Vec<u64>,
-}
-
-impl Combination {
-    fn label(&self) -> String {
-        format!("{} {}", self.name, self.compressor)
-    }
-}
-
-impl Compare {
-    /// The words of its title.
-    pub(super) fn title(&self) -> String {
-        self.corpus.origin.clone()
-    }
-
+impl Report {
     /// Its sections.
     pub(super) fn sections(self) -> Vec<Section> {
         let figures = vec![
@@ -118,12 +31,12 @@ impl Compare {
             self.compression(),
             self.source(),
         ];
-        let Compare { verdict, corpus, .. } = self;
-        verdict.around(figures, &corpus.notes)
+        let Report { verdict, summary, notes, baseline, corpus, .. } = self;
+        Verdict { verdict, summary, notes, baseline }.around(figures, &corpus.notes)
     }
 
-    fn times(&self, title: &str, of: fn(&Combination) -> &Vec<f64>) -> Figure {
-        let row = |combination: &Combination| box_plot::Row {
+    fn times(&self, title: &str, of: fn(&Findings) -> &Vec<f64>) -> Figure {
+        let row = |combination: &Findings| box_plot::Row {
             name: combination.label(),
             values: of(combination).clone(),
             is_kernel: false,
@@ -133,7 +46,7 @@ impl Compare {
     }
 
     fn latencies(&self) -> Section {
-        let figure = |title, things, of: fn(&Combination) -> Option<&Latency>| {
+        let figure = |title, things, of: fn(&Findings) -> Option<&LatencySummary>| {
             let rows = self.combinations.iter().filter_map(|combination| {
                 let latency = of(combination)?;
                 let times = [latency.p50, latency.p99];
@@ -153,7 +66,7 @@ impl Compare {
     }
 
     fn is_trace(&self) -> bool {
-        self.corpus.kind == "trace"
+        self.corpus.trace.is_some()
     }
 
     fn memory(&self) -> Section {
@@ -164,17 +77,18 @@ impl Compare {
                 point: Some(rss as f64),
                 ..bars::Bar::default()
             };
+            let pool = &it.figures;
             let bars = if self.is_trace() {
                 vec![
-                    bar("largest", it.pool_total_size, it.rss_bytes),
-                    bar("at the end", it.pool_after_refill_bytes, it.rss_after_refill_bytes),
+                    bar("largest", pool.pool_total_size, it.rss_bytes),
+                    bar("at the end", pool.pool_after_refill_bytes, it.rss_after_refill_bytes),
                 ]
             } else {
                 vec![
-                    bar("full", it.pool_total_size, it.rss_bytes),
-                    bar("half freed", it.pool_after_free_bytes, it.rss_after_free_bytes),
-                    bar("compacted", it.pool_after_compact_bytes, it.rss_after_compact_bytes),
-                    bar("refilled", it.pool_after_refill_bytes, it.rss_after_refill_bytes),
+                    bar("full", pool.pool_total_size, it.rss_bytes),
+                    bar("half freed", pool.pool_after_free_bytes, it.rss_after_free_bytes),
+                    bar("compacted", pool.pool_after_compact_bytes, it.rss_after_compact_bytes),
+                    bar("refilled", pool.pool_after_refill_bytes, it.rss_after_refill_bytes),
                 ]
             };
             Group { name: it.label(), bars }
@@ -195,8 +109,8 @@ impl Compare {
     }
 
     fn density(&self) -> Section {
-        let points = |of: fn(&Combination) -> Option<f64>| {
-            let point = |it: &Combination| {
+        let points = |of: fn(&Findings) -> Option<f64>| {
+            let point = |it: &Findings| {
                 let y = it.bytes_with_rejected as f64;
                 Some(Point { name: it.label(), x: of(it)?, y, is_kernel: false })
             };
@@ -214,10 +128,7 @@ impl Compare {
                 "Memory against run time",
                 "mean run time",
                 Unit::Seconds,
-                points(|it| {
-                    let runs = it.real_s.len();
-                    (runs > 0).then(|| it.real_s.iter().sum::<f64>() / runs as f64)
-                }),
+                points(|it| (!it.real_s.is_empty()).then(|| it.mean_real_s())),
             ),
             figure(
                 "Memory against the time of a store",
@@ -236,11 +147,12 @@ impl Compare {
                 value: value as f64,
                 ..bars::Bar::default()
             };
-            let special = it.same_filled_pages + it.stored_incompressible_pages;
+            let figures = &it.figures;
+            let special = figures.same_filled_pages + figures.stored_incompressible_pages;
             let bars = vec![
-                bar("compressed", it.stored_pages.saturating_sub(special)),
-                bar("same-filled", it.same_filled_pages),
-                bar("stored as is", it.stored_incompressible_pages),
+                bar("compressed", figures.stored_pages.saturating_sub(special)),
+                bar("same-filled", figures.same_filled_pages),
+                bar("stored as is", figures.stored_incompressible_pages),
                 bar("refused", it.rejected_pages),
             ];
             Group { name: it.label(), bars }
@@ -253,12 +165,12 @@ impl Compare {
             ("pages", None),
             &merged(groups),
         )];
-        figures.extend(self.compressed_lengths.iter().flat_map(Lengths::figures));
+        figures.extend(self.compressed_lengths.iter().flat_map(CompressedLengths::figures));
         Section::of_figures("How the pages compress", figures, "")
     }
 
     fn source(&self) -> Section {
-        let Corpus { origin, kind, pages, sha256, captured_at, .. } = &self.corpus;
+        let CorpusInfo { origin, kind, pages, sha256, captured_at, .. } = &self.corpus;
         let mut table = DataTable::of_facts();
         table.row("origin", [Cell::Text(origin.clone())]);
         let unit = if self.is_trace() { "stores" } else { "pages" };
@@ -269,8 +181,8 @@ impl Compare {
         let mut sizes = DataTable::new(&["", "objects", "pool", "metadata", "with refused pages"]);
         for it in &self.combinations {
             let bytes = [
-                it.compressed_bytes,
-                it.pool_total_size,
+                it.figures.compressed_bytes,
+                it.figures.pool_total_size,
                 it.metadata_bytes,
                 it.bytes_with_rejected,
             ];
@@ -292,12 +204,12 @@ fn merged(groups: impl Iterator<Item = Group>) -> Vec<Group> {
     different
 }
 
-impl Lengths {
+impl CompressedLengths {
     /// The lengths, and the kinds of pages.
     fn figures(&self) -> Vec<Figure> {
         let scale = Scale::linear(Unit::Bytes, [PAGE_SIZE as f64], true);
         let row = |kind: &KindLengths| {
-            let length = |at: usize| (at as u64 * self.chunk_bytes) as f64;
+            let length = |at: usize| (at * self.chunk_bytes) as f64;
             let bars = kind.pages_by_length.iter().enumerate();
             let bars = bars.map(|(at, &count)| Bar { from: length(at), to: length(at + 1), count });
             let compressed: u64 = kind.pages_by_length.iter().sum();

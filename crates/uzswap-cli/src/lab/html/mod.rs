@@ -25,7 +25,6 @@ mod svg;
 mod unit;
 mod verdict;
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -35,6 +34,8 @@ pub use escape::shell_line;
 use figure::{Cell, DataTable};
 use section::{Part, Section};
 use unit::Unit;
+
+use super::report::{Envelope, Report, Schema};
 
 /// The most bytes of the document and the sections before the environment: a page stays below
 /// 500 kB.
@@ -48,23 +49,6 @@ const PATTERNS: &str = "<svg class=\"patterns\" aria-hidden=\"true\" width=\"0\"
     patternTransform=\"rotate(45)\"><rect class=\"hatched\" width=\"6\" height=\"6\"/>\
     <line class=\"hatch\" x1=\"0\" y1=\"0\" x2=\"0\" y2=\"6\"/></pattern></defs></svg>";
 
-/// The fields that every document begins with.
-#[derive(Debug, Deserialize)]
-struct Envelope {
-    schema: String,
-    version: String,
-    command: String,
-    created_at: String,
-    machine: Machine,
-}
-
-#[derive(Debug, Deserialize)]
-struct Machine {
-    kernel: String,
-    cpu: String,
-    cpus: u64,
-}
-
 /// The page of a document. `command_line` is the command that made it, as a shell takes it.
 ///
 /// # Errors
@@ -73,7 +57,7 @@ struct Machine {
 /// `run`, `bench`.
 pub fn page(document: &Value, command_line: &str) -> serde_json::Result<String> {
     let envelope: Envelope = view(document)?;
-    let (title, mut sections) = content(&envelope.schema, document, command_line)?;
+    let (title, mut sections) = content(envelope.schema, document, command_line)?;
     let (data, remark) = embedded(document);
     let mut remarks: Vec<String> = remark.into_iter().collect();
     let mut body = elements(&sections);
@@ -110,29 +94,29 @@ fn view<T: DeserializeOwned>(document: &Value) -> serde_json::Result<T> {
 
 /// The words of the title, and the sections.
 fn content(
-    schema: &str,
+    schema: Schema,
     document: &Value,
     command_line: &str,
 ) -> serde_json::Result<(String, Vec<Section>)> {
     let own = command_line.to_owned();
     Ok(match schema {
-        "uzswap-compare/1" => {
-            let compare: compare::Compare = view(document)?;
-            (compare.title(), compare.sections())
+        Schema::Compare => {
+            let report: Report = view(document)?;
+            (report.corpus.origin.clone(), report.sections())
         }
-        "uzswap-compare-limit/1" => {
+        Schema::CompareLimit => {
             let live: live::Live = view(document)?;
             (live.title(), live.sections())
         }
-        "uzswap-advise/1" => {
+        Schema::Advise => {
             let advise: advise::Advise = view(document)?;
             (advise.title(), advise.sections())
         }
-        "uzswap-run/1" => (own, run::sections(&view(document)?)),
-        "uzswap-bench-index/1" => (own, view::<bench::Index>(document)?.sections()),
-        "uzswap-bench-map/1" => (own, view::<bench::Map>(document)?.sections()),
-        "uzswap-bench-same-filled/1" => (own, view::<bench::SameFilled>(document)?.sections()),
-        "uzswap-bench-swapload/1" => (own, view::<bench::Swapload>(document)?.sections()),
+        Schema::Run => (own, run::sections(&view(document)?)),
+        Schema::BenchIndex => (own, view::<bench::Index>(document)?.sections()),
+        Schema::BenchMap => (own, view::<bench::Map>(document)?.sections()),
+        Schema::BenchSameFilled => (own, view::<bench::SameFilled>(document)?.sections()),
+        Schema::BenchSwapload => (own, view::<bench::Swapload>(document)?.sections()),
         other => return Err(serde::de::Error::custom(format!("{other} has no page"))),
     })
 }
@@ -146,7 +130,7 @@ fn environment(envelope: &Envelope, command_line: &str, remarks: Vec<String>) ->
     words("version", version);
     words("kernel", &machine.kernel);
     words("processor", &machine.cpu);
-    words("form of the document", schema);
+    words("form of the document", schema.name());
     table.row("processors", [Cell::Value(machine.cpus as f64, Unit::Count)]);
     let own = "This page holds its JSON document, in the script element with the id data.";
     let sentences = [own.to_owned()].into_iter().chain(remarks).collect();

@@ -2,17 +2,17 @@
 
 use serde::Deserialize;
 
-use super::changes::Baseline;
 use super::section::{Part, Section};
+use crate::lab::report::Changes;
 
-/// The fields of the document.
+/// The fields of a document.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Verdict {
-    verdict: Vec<String>,
-    summary: Vec<String>,
-    notes: Vec<String>,
-    baseline: Option<Baseline>,
+    pub(super) verdict: Vec<String>,
+    pub(super) summary: Vec<String>,
+    pub(super) notes: Vec<String>,
+    pub(super) baseline: Option<Changes>,
 }
 
 impl Verdict {

@@ -43,7 +43,7 @@ pub struct Trace {
 }
 
 /// Notes about a trace.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceInfo {
     /// What it says of itself.
     #[serde(flatten)]

@@ -1,6 +1,6 @@
 //! Section (e) of the report: accesses to pools with limits.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::format::{
     Screen, counted, fitted, mib, nanoseconds, section, share, table, thousands, wrapped,
@@ -13,7 +13,7 @@ use crate::lab::replay::{Accessed, RunResult};
 use uzswap::zswap::LatencyCounts;
 
 /// The accesses of one combination. Counts are of all runs, lists have an element a run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AccessFindings {
     /// Accesses of all runs.
     pub accesses: u64,

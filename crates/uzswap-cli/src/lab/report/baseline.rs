@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::format::{Screen, fitted, section, table, wrapped};
@@ -105,12 +105,12 @@ fn figures() -> impl Iterator<Item = &'static str> {
 }
 
 /// One figure of one combination, then and now.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     /// The combination.
     pub label: String,
     /// The figure's name in a bound.
-    pub figure: &'static str,
+    pub figure: String,
     /// Mean of the runs of the older document, in the unit of its field.
     pub old: f64,
     /// Mean of the runs now.
@@ -124,7 +124,7 @@ pub struct Change {
 }
 
 impl Change {
-    fn of(label: &str, figure: &'static str, old: &[f64], new: &[f64]) -> Option<Change> {
+    fn of(label: &str, figure: &str, old: &[f64], new: &[f64]) -> Option<Change> {
         if old.is_empty() || new.is_empty() {
             return None;
         }
@@ -136,7 +136,7 @@ impl Change {
         let Difference { mean, low, high } = Difference::of_unpaired(new, old)?;
         Some(Change {
             label: label.to_owned(),
-            figure,
+            figure: figure.to_owned(),
             old: before,
             new: now,
             percent: of_before(mean),
@@ -171,7 +171,7 @@ pub struct Baseline {
 }
 
 /// The changes since a baseline. Its JSON form is the document's `baseline`.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Changes {
     /// The older document's file.
     pub path: String,
@@ -330,7 +330,7 @@ impl Changes {
         head.extend(
             labels
                 .first()
-                .map_or(Vec::new(), |label| of(label).iter().map(|it| it.figure).collect()),
+                .map_or(Vec::new(), |label| of(label).iter().map(|it| &*it.figure).collect()),
         );
         let mut table = table(&head);
         for label in &labels {

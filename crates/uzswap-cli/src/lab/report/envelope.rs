@@ -2,12 +2,17 @@
 
 use std::time::SystemTime;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Machine;
 use crate::lab::page_set::rfc3339;
+use uzswap::by_name::by_name;
+use uzswap::named_enum::named;
 
 /// The form of a document. Each has a JSON Schema in docs/reference/schema.
+///
+/// A name has a version. A field that is removed, renamed or has another meaning makes a new one; a
+/// field that is added does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Schema {
     /// A comparison by replays.
@@ -42,48 +47,28 @@ pub enum Schema {
     Advise,
 }
 
+named!(
+    Schema,
+    "document",
+    Compare => "uzswap-compare/1",
+    CompareLimit => "uzswap-compare-limit/1",
+    Capture => "uzswap-capture/1",
+    Classes => "uzswap-classes/1",
+    Stat => "uzswap-stat/1",
+    BenchIndex => "uzswap-bench-index/1",
+    BenchMap => "uzswap-bench-map/1",
+    BenchSameFilled => "uzswap-bench-same-filled/1",
+    BenchSwapload => "uzswap-bench-swapload/1",
+    Torture => "uzswap-torture/1",
+    Doctor => "uzswap-doctor/1",
+    Top => "uzswap-top/1",
+    TopAudit => "uzswap-top-audit/1",
+    Run => "uzswap-run/1",
+    Advise => "uzswap-advise/1",
+);
+by_name!(Schema);
+
 impl Schema {
-    /// All of them.
-    pub const ALL: [Schema; 15] = [
-        Schema::Compare,
-        Schema::CompareLimit,
-        Schema::Capture,
-        Schema::Classes,
-        Schema::Stat,
-        Schema::BenchIndex,
-        Schema::BenchMap,
-        Schema::BenchSameFilled,
-        Schema::BenchSwapload,
-        Schema::Torture,
-        Schema::Doctor,
-        Schema::Top,
-        Schema::TopAudit,
-        Schema::Run,
-        Schema::Advise,
-    ];
-
-    /// Its name and its version. A field that is removed, renamed or has another meaning makes a
-    /// new version; a field that is added does not.
-    pub fn name(self) -> &'static str {
-        match self {
-            Schema::Compare => "uzswap-compare/1",
-            Schema::CompareLimit => "uzswap-compare-limit/1",
-            Schema::Capture => "uzswap-capture/1",
-            Schema::Classes => "uzswap-classes/1",
-            Schema::Stat => "uzswap-stat/1",
-            Schema::BenchIndex => "uzswap-bench-index/1",
-            Schema::BenchMap => "uzswap-bench-map/1",
-            Schema::BenchSameFilled => "uzswap-bench-same-filled/1",
-            Schema::BenchSwapload => "uzswap-bench-swapload/1",
-            Schema::Torture => "uzswap-torture/1",
-            Schema::Doctor => "uzswap-doctor/1",
-            Schema::Top => "uzswap-top/1",
-            Schema::TopAudit => "uzswap-top-audit/1",
-            Schema::Run => "uzswap-run/1",
-            Schema::Advise => "uzswap-advise/1",
-        }
-    }
-
     /// The words of its command.
     pub fn command(self) -> &'static str {
         match self {
@@ -105,14 +90,14 @@ impl Schema {
 }
 
 /// The fields themselves.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Envelope {
-    /// Name and version of the form.
-    pub schema: &'static str,
+    /// The form.
+    pub schema: Schema,
     /// Version of uzswap.
-    pub version: &'static str,
+    pub version: String,
     /// The words of the command.
-    pub command: &'static str,
+    pub command: String,
     /// Time at which the document was made: RFC 3339, in UTC.
     pub created_at: String,
     /// The machine.
@@ -123,9 +108,9 @@ impl Envelope {
     /// The fields of a document that this machine makes now.
     pub fn new(schema: Schema) -> Envelope {
         Envelope {
-            schema: schema.name(),
-            version: env!("CARGO_PKG_VERSION"),
-            command: schema.command(),
+            schema,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            command: schema.command().to_owned(),
             created_at: rfc3339(SystemTime::now()),
             machine: Machine::this(),
         }

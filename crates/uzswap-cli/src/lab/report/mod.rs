@@ -16,7 +16,7 @@ mod whole;
 use std::fs;
 use std::thread;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::compressed_lengths::{CHUNK_BYTES, KindLengths};
 use super::experiment::{Combination, Parts, Settings};
@@ -41,7 +41,7 @@ pub use whole::{Whole, sample_in_words};
 const LABEL_COLUMNS: usize = 17;
 
 /// An experiment's findings. Its JSON form is what `--json` prints.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// The fields that every document begins with.
     #[serde(flatten)]
@@ -66,7 +66,7 @@ pub struct Report {
 }
 
 /// The machine.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
     /// The kernel's release.
     pub kernel: String,
@@ -92,12 +92,12 @@ impl Machine {
 }
 
 /// What was replayed.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CorpusInfo {
     /// Where it came from, in words.
     pub origin: String,
     /// `pages`, `trace`, or `sizes` where the contents were made up.
-    pub kind: &'static str,
+    pub kind: String,
     /// Pages in it, of a trace its stores.
     pub pages: u64,
     /// What is in a trace.
@@ -115,7 +115,7 @@ pub struct CorpusInfo {
 }
 
 /// How one compressor compresses the pages.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CompressedLengths {
     /// Its name.
     pub compressor: String,
@@ -136,7 +136,7 @@ impl CompressedLengths {
 }
 
 /// How it was replayed.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ReportSettings {
     /// Runs of each combination.
     pub runs_each: usize,
@@ -149,7 +149,7 @@ pub struct ReportSettings {
 }
 
 /// What one combination came to.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Findings {
     /// The parts beside the compressor.
     #[serde(flatten)]
@@ -218,7 +218,7 @@ pub struct Findings {
 }
 
 /// Latencies of one run, in nanoseconds.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Percentiles {
     /// Median.
     pub p50: u64,
@@ -248,7 +248,7 @@ impl Findings {
     }
 
     /// Mean time of a run, in seconds.
-    pub(super) fn mean_real_s(&self) -> f64 {
+    pub(crate) fn mean_real_s(&self) -> f64 {
         mean(&self.real_s)
     }
 

@@ -1,6 +1,6 @@
 //! Sections of the report on replays of a trace.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::format::{Screen, fitted, mib, section, share, table, thousands, wrapped};
 use super::stats::mean;
@@ -9,7 +9,7 @@ use crate::lab::replay::{RunResult, Traced};
 use uzswap::page::PAGE_SIZE;
 
 /// The events of one combination. Counts are the same in each run; lists have an element a run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TraceFindings {
     /// Stores.
     pub stores: u64,

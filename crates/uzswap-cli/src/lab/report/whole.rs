@@ -1,6 +1,6 @@
 //! Figures of a sample, scaled to all pages.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::format::{Screen, fitted, mib, section, table, thousands, wrapped};
 use super::{Report, label};
@@ -9,7 +9,7 @@ use crate::lab::sample::{Estimate, Sample, UnitSums};
 use uzswap::page::PAGE_SIZE;
 
 /// Totals of all pages, of which a sample was replayed.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Whole {
     /// Host pages of the pool, in bytes: its growth unit by unit, and part-filled zspages once.
     pub pool_bytes: Estimate,
