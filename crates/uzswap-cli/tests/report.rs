@@ -20,6 +20,7 @@ use support::{Lab, expect_error, expect_success};
 use trials::trial;
 use uzswap::page::PAGE_SIZE;
 use uzswap::random::mix;
+use uzswap_cli::lab::advise::AdviceReport;
 use uzswap_cli::lab::html;
 use uzswap_cli::lab::report::Report;
 
@@ -313,6 +314,7 @@ fn advice() {
     pages(&path);
     let page = page_of(&["advise", "--corpus", path.to_str().unwrap()]);
     let document = check(&page);
+    assert_reads::<AdviceReport>(&document);
     let measured = &document["measured"];
     let ends = ["/bytes/estimate", "/bytes/low", "/bytes/high"];
     let memory = numbers(&page, "Memory of all pages");

@@ -1,6 +1,6 @@
 //! Facts of processes that were seen beside their pages.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::working_set::Window;
 use uzswap_pager::Uncounted;
@@ -17,12 +17,12 @@ pub struct Observed {
 }
 
 /// A program that `run` cannot manage.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unmanaged {
     /// The name of its file.
     pub program: String,
     /// The reason.
-    pub why: &'static str,
+    pub why: String,
     /// Its anonymous memory, in bytes.
     pub bytes: u64,
 }

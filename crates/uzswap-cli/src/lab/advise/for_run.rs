@@ -96,7 +96,7 @@ pub(super) fn for_run(
         limit / MIB,
         best.compressor
     );
-    let settings = vec![Setting { place: "in a shell", lines: vec![line] }];
+    let settings = vec![Setting::new("in a shell", vec![line])];
     let assumes = match kept {
         Kept::Half => "half of the pages as they are, the others compressed".to_owned(),
         _ => format!("{} as they are, the other pages compressed", human_size(kept_bytes)),
@@ -135,8 +135,11 @@ mod tests {
     use uzswap_pager::Uncounted;
 
     fn target(mib: u64, unmanaged_mib: u64) -> Target {
-        let program =
-            Unmanaged { program: "tool".to_owned(), why: "static", bytes: unmanaged_mib * MIB };
+        let program = Unmanaged {
+            program: "tool".to_owned(),
+            why: "static".to_owned(),
+            bytes: unmanaged_mib * MIB,
+        };
         Target {
             origin: "job".to_owned(),
             command: Some("job".to_owned()),

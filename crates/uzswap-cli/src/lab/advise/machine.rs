@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Memory, swap, zram and zswap of a machine. A field is 0 or empty where the kernel has no such
 /// file.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SwapState {
     /// Memory of the machine, in bytes.
     pub memory_bytes: u64,
@@ -24,7 +24,7 @@ pub struct SwapState {
 }
 
 /// A swap area.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SwapArea {
     /// Its device or file.
     pub path: String,
@@ -42,7 +42,7 @@ impl SwapArea {
 }
 
 /// The first zram device.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ZramState {
     /// Its size in uncompressed bytes; 0 where it is not set up.
     pub disksize_bytes: u64,
@@ -53,7 +53,7 @@ pub struct ZramState {
 }
 
 /// The settings of zswap.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ZswapState {
     /// Whether it is on.
     pub is_enabled: bool,

@@ -14,7 +14,7 @@ mod setting;
 mod text;
 mod trial;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use outlook::{LimitRange, Outlook, WorkingSet};
 pub use recommend::{Recommendation, recommend};
@@ -28,6 +28,8 @@ use super::report::{CorpusInfo, Envelope, Findings, Report, Schema, Screen, Whol
 use super::sample::{Estimate, Sample};
 use super::working_set::Window;
 use machine::SwapState;
+use uzswap::by_name::by_name;
+use uzswap::named_enum::named;
 use uzswap::page::PAGE_SIZE;
 use uzswap_pager::Uncounted;
 
@@ -39,8 +41,7 @@ const PAGES_FEW: u64 = 2_000;
 const NARROW_PERCENT: f64 = 5.0;
 
 /// How sure a figure is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Confidence {
     /// Fewer than 2,000 pages.
     Low,
@@ -51,19 +52,11 @@ pub enum Confidence {
     High,
 }
 
-impl Confidence {
-    /// For people.
-    pub fn word(self) -> &'static str {
-        match self {
-            Confidence::Low => "low",
-            Confidence::Medium => "medium",
-            Confidence::High => "high",
-        }
-    }
-}
+named!(Confidence, "confidence", Low => "low", Medium => "medium", High => "high");
+by_name!(Confidence);
 
 /// A runtime with a heap limit of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Runtime {
     /// V8: node, Chromium.
@@ -100,7 +93,7 @@ impl Runtime {
 }
 
 /// The pages that advice is for.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Target {
     /// Their source, in words.
     pub origin: String,
@@ -128,7 +121,7 @@ impl Target {
 }
 
 /// One compressor on the measured pages, with zsmalloc.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// The compressor.
     pub compressor: String,
@@ -223,7 +216,7 @@ fn ratio(of_bytes: u64, bytes: u64) -> f64 {
 }
 
 /// The whole answer. Its JSON form is what `--json` prints.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AdviceReport {
     /// The fields that every document begins with.
     #[serde(flatten)]
@@ -233,7 +226,7 @@ pub struct AdviceReport {
     /// The pages that were measured.
     pub corpus: CorpusInfo,
     /// The rule by which one compressor was chosen.
-    pub goal: &'static str,
+    pub goal: String,
     /// One element a compressor.
     pub measured: Vec<Measured>,
     /// The memory that the program touches; absent where that was not sampled.
@@ -264,7 +257,7 @@ impl AdviceReport {
             envelope: Envelope::new(Schema::Advise),
             target,
             corpus: report.corpus,
-            goal: GOAL,
+            goal: GOAL.to_owned(),
             measured,
             working_set,
             swap,

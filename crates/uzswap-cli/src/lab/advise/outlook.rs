@@ -1,6 +1,6 @@
 //! The pages of a program that have to stay as they are, from those that it touches.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Measured;
 use crate::lab::SplitMix64;
@@ -57,7 +57,7 @@ const STEADY: f64 = 1.1;
 const UNSTEADY: f64 = 1.4;
 
 /// The memory that a program touches. Its JSON form has the windows in sum.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkingSet {
     #[serde(skip)]
     windows: Vec<Window>,
@@ -88,7 +88,7 @@ impl WorkingSet {
 }
 
 /// The least time under one limit.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Outlook {
     /// Bytes of pages that stay as they are.
     pub kept_bytes: u64,
@@ -151,7 +151,7 @@ impl Kept {
 }
 
 /// The limits that other runs of a program may lead to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitRange {
     /// The lowest, in bytes; `None` where each run leads to no limit.
     pub low_bytes: Option<u64>,

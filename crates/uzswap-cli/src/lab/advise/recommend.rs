@@ -1,6 +1,6 @@
 //! From measurements and the state of the machine to settings: values in, values out.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::for_run::{self, for_run};
 use super::machine::{SwapState, ZramState, ZswapState};
@@ -27,7 +27,7 @@ const ENOUGH_TIMES: u64 = 2;
 const MIB: u64 = 1 << 20;
 
 /// The advice for a target, and remarks that may be worth more than any setting.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Recommendation {
     /// The answer in one or two sentences.
     pub verdict: Vec<String>,
@@ -149,7 +149,7 @@ fn denser_elsewhere(advice: &Advice, best: &Measured) -> Option<String> {
     (advice.compressor != best.compressor && is_of_kernel(&best.compressor)).then(|| {
         format!(
             "The {} of this kernel lacks {}, the best compressor for these pages ({:.1} to 1).",
-            advice.tool.name(),
+            advice.tool,
             best.compressor,
             best.ratio()
         )
@@ -243,8 +243,8 @@ fn for_zram(
         sysfs.insert(0, "swapoff /dev/zram0; echo 1 > /sys/block/zram0/reset".to_owned());
     }
     let settings = vec![
-        Setting { place: "in /etc/systemd/zram-generator.conf, which lasts", lines: generator },
-        Setting { place: "in a shell as root, until the next start", lines: sysfs },
+        Setting::new("in /etc/systemd/zram-generator.conf, which lasts", generator),
+        Setting::new("in a shell as root, until the next start", sysfs),
     ];
     let takes = (pages as f64 / best.ratio()) as u64;
     Some(advice(Tool::Zram, best, settings, (pages, takes), assumption(target)))
@@ -293,7 +293,7 @@ fn for_zswap(
         lines.push("echo Y > /sys/module/zswap/parameters/shrinker_enabled".to_owned());
     }
     lines.push("echo Y > /sys/module/zswap/parameters/enabled".to_owned());
-    let settings = vec![Setting { place: "in a shell as root", lines }];
+    let settings = vec![Setting::new("in a shell as root", lines)];
     let takes = (pages as f64 / best.ratio()) as u64;
     Some(advice(Tool::Zswap, best, settings, (pages, takes), assumption(target)))
 }

@@ -1,18 +1,19 @@
 //! Settings of a tool, with their effect, their cost, and how sure that is.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::outlook::LimitRange;
 use super::trial::Trial;
 use super::{Confidence, Measured};
 use crate::lab::report::format::{human_size, thousands};
+use uzswap::by_name::by_name;
+use uzswap::named_enum::named;
 
 /// Advice for so many times the measured pages is a guess.
 const UNSEEN_MANY: u64 = 10;
 
 /// The tools that there is advice for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// `uzswap run`, which needs neither swap nor settings of the kernel.
     Run,
@@ -22,19 +23,11 @@ pub enum Tool {
     Zswap,
 }
 
-impl Tool {
-    /// For people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Tool::Run => "uzswap run",
-            Tool::Zram => "zram",
-            Tool::Zswap => "zswap",
-        }
-    }
-}
+named!(Tool, "tool", Run => "run", Zram => "zram", Zswap => "zswap");
+by_name!(Tool);
 
 /// Settings of one tool, and their worth.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
     /// The tool.
     pub tool: Tool,
@@ -74,12 +67,19 @@ pub struct Advice {
 }
 
 /// One form of settings.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
     /// The place for it: a file's name, or a shell.
-    pub place: &'static str,
+    pub place: String,
     /// Its lines.
     pub lines: Vec<String>,
+}
+
+impl Setting {
+    /// Lines for a place.
+    pub(super) fn new(place: &str, lines: Vec<String>) -> Setting {
+        Setting { place: place.to_owned(), lines }
+    }
 }
 
 impl Advice {
@@ -87,7 +87,7 @@ impl Advice {
     pub(super) fn action(&self) -> String {
         match (self.tool, &self.settings[..]) {
             (Tool::Run, [setting, ..]) => setting.lines.join("; "),
-            _ => format!("{} with {}, by the lines below", self.tool.name(), self.compressor),
+            _ => format!("{} with {}, by the lines below", self.tool, self.compressor),
         }
     }
 
@@ -108,9 +108,7 @@ impl Advice {
         format!(
             "Cost: {:.1}% of a CPU for 1,000 pages of 4 KiB a second, out and back. \
              Confidence: {} ({}).",
-            self.cpu_percent_per_1000_pages,
-            self.confidence.word(),
-            self.confidence_because
+            self.cpu_percent_per_1000_pages, self.confidence, self.confidence_because
         )
     }
 }

@@ -1,12 +1,12 @@
 //! A limit that was tried: the command alone, then under it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::lab::live::LiveRun;
 use crate::lab::report::format::human_size;
 
 /// The times of a trial.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
     /// Seconds of the command without a limit.
     pub alone_s: f64,

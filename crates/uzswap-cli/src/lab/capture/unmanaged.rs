@@ -19,7 +19,7 @@ pub(super) fn unmanaged(pids: &[i32], pages_of: impl Fn(i32) -> u64) -> Vec<Unma
         let bytes = pages_of(pid) * PAGE_SIZE as u64;
         match all.iter_mut().find(|other| other.program == program && other.why == why) {
             Some(other) => other.bytes += bytes,
-            None => all.push(Unmanaged { program, why, bytes }),
+            None => all.push(Unmanaged { program, why: why.to_owned(), bytes }),
         }
     }
     all

@@ -35,6 +35,7 @@ use figure::{Cell, DataTable};
 use section::{Part, Section};
 use unit::Unit;
 
+use super::advise::AdviceReport;
 use super::report::{Envelope, Report, Schema};
 
 /// The most bytes of the document and the sections before the environment: a page stays below
@@ -109,8 +110,8 @@ fn content(
             (live.title(), live.sections())
         }
         Schema::Advise => {
-            let advise: advise::Advise = view(document)?;
-            (advise.title(), advise.sections())
+            let report: AdviceReport = view(document)?;
+            (report.target.origin.clone(), advise::sections(&report))
         }
         Schema::Run => (own, run::sections(&view(document)?)),
         Schema::BenchIndex => (own, view::<bench::Index>(document)?.sections()),
