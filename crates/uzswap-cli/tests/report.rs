@@ -478,7 +478,9 @@ fn degenerate_runs() {
     check_reduced(&live);
     check_enlarged(&live);
     live["combinations"][0]["engine"] = "kernel".into();
-    live["combinations"][0]["failure"] = json!({ "kind": "did_not_fit", "message": "<too> small" });
+    live["combinations"][0]["kernel"] = "zram".into();
+    let failure = json!({ "kind": "did_not_fit", "message": "<too> small", "output": "" });
+    live["combinations"][0]["failure"] = failure;
     let page = html::page(&live, "uzswap").unwrap();
     check(&page);
     assert!(page.contains("the kernel") && page.contains("&lt;too&gt; small"));

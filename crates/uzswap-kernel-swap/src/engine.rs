@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::device::{
     Area, Changes, SwapBacking, check_size, make_file, make_loop, make_zram, turn_on,
@@ -47,7 +47,7 @@ const HANDLE_BYTES: u64 = 8;
 const STAT_BLOCK: u64 = 512;
 
 /// The kernel's engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KernelEngine {
     /// A pool before a swap area.

@@ -28,6 +28,7 @@ mod verdict;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::lab::live::report::LiveReport;
 use embedded::embedded;
 use escape::html;
 pub use escape::shell_line;
@@ -106,8 +107,8 @@ fn content(
             (report.corpus.origin.clone(), report.sections())
         }
         Schema::CompareLimit => {
-            let live: live::Live = view(document)?;
-            (live.title(), live.sections())
+            let live: LiveReport = view(document)?;
+            (live.program.text(), live::sections(&live, view(document)?))
         }
         Schema::Advise => {
             let report: AdviceReport = view(document)?;

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::child::{Ended, Exit, run_to_end};
 use super::failure::Failure;
@@ -27,10 +28,10 @@ const CHECK_MAX: u64 = 1 << 20;
 const TAIL: u64 = 2000;
 
 /// The work of each run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LiveCommand {
     /// The program and its arguments.
-    #[serde(serialize_with = "as_words")]
+    #[serde(serialize_with = "as_words", deserialize_with = "of_words")]
     pub argv: Vec<OsString>,
     /// A shell command before each run.
     pub prepare: Option<String>,
@@ -41,21 +42,28 @@ pub struct LiveCommand {
     /// Size of the tmpfs that each run gets as its folder; without one the folder is on disk.
     pub tmpfs_bytes: Option<u64>,
     /// Seconds after which a run is killed.
-    #[serde(rename = "timeout_s", serialize_with = "as_seconds")]
+    #[serde(rename = "timeout_s", serialize_with = "as_seconds", deserialize_with = "of_seconds")]
     pub timeout: Option<Duration>,
     /// The preset that it comes from.
     pub preset: Option<Preset>,
 }
 
-fn as_words<S: serde::Serializer>(argv: &[OsString], serializer: S) -> Result<S::Ok, S::Error> {
+fn as_words<S: Serializer>(argv: &[OsString], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(argv.iter().map(|word| word.to_string_lossy()))
 }
 
-fn as_seconds<S: serde::Serializer>(
-    timeout: &Option<Duration>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+fn of_words<'a, D: Deserializer<'a>>(deserializer: D) -> Result<Vec<OsString>, D::Error> {
+    let words = Vec::<String>::deserialize(deserializer)?;
+    Ok(words.into_iter().map(OsString::from).collect())
+}
+
+fn as_seconds<S: Serializer>(timeout: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     timeout.map(|timeout| timeout.as_secs_f64()).serialize(serializer)
+}
+
+fn of_seconds<'a, D: Deserializer<'a>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let seconds = Option::<f64>::deserialize(deserializer)?;
+    seconds.map(Duration::try_from_secs_f64).transpose().map_err(D::Error::custom)
 }
 
 impl LiveCommand {

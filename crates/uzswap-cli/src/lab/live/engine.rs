@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
 use uzswap::compressor::CompressorKind;
@@ -17,7 +17,7 @@ use uzswap_kernel_swap::KernelEngine;
 use uzswap_pager::RunSample;
 
 /// One choice of parts: a row of the study.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "engine", rename_all = "snake_case")]
 pub enum LiveParts {
     /// This program's store.
@@ -97,7 +97,7 @@ pub(super) struct Request<'a> {
 }
 
 /// The figures of a run.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LiveRun {
     /// Seconds from the start of the command to the end of all its processes.
     pub real_s: f64,

@@ -1,9 +1,9 @@
 //! Failures of a run, in words and by kind.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The cause of a failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
     /// The programs needed more than the limit.
@@ -22,7 +22,7 @@ pub enum FailureKind {
 }
 
 /// Why a run did not end well.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Of this kind.
     pub kind: FailureKind,

@@ -22,7 +22,7 @@ mod schedule;
 
 use std::io;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use child::{Exit, run_to_end};
 pub use command::{DIR, LiveCommand};
@@ -50,7 +50,7 @@ pub const LIMIT_MIN: u64 = 1 << 20;
 const FIND_STEPS: usize = 4;
 
 /// How much memory a command gets.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LiveLimit {
     /// Bytes.
@@ -121,7 +121,7 @@ impl LiveRow {
 }
 
 /// Where the least memory lies that a command needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SmallestLimit {
     /// With so many bytes it ended well.
     pub fits_bytes: u64,

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use super::LiveCommand;
+use uzswap::by_name::by_name;
 
 /// The folder of a run in a build: the copy of the source tree.
 const TREE: &str = "{dir}/tree";
@@ -117,12 +118,7 @@ fn bytes_of(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift).filter(|bytes| (4096..1 << 46).contains(bytes))
 }
 
-impl serde::Serialize for Preset {
-    /// By its name.
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
+by_name!(Preset);
 
 impl fmt::Display for Preset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,7 +5,7 @@
 //! Student's: resamples of a handful of rounds vary less than the mean does (Hesterberg, "What
 //! Teachers Should Know About the Bootstrap", 2015, section 3.2).
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::stats;
 use crate::lab::{SplitMix64, student};
@@ -17,7 +17,7 @@ pub(crate) const ROUNDS_MIN: usize = 3;
 const RESAMPLES: usize = 10_000;
 
 /// A difference of means, and where it lies with 95 % confidence.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
     /// The mean of one less that of the other.
     pub mean: f64,

@@ -3,7 +3,7 @@
 mod text;
 mod verdict;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::engine::{LiveParts, LiveRun};
 use super::{Failure, LiveCommand, LiveExperiment, LiveLimit, LiveResults, SmallestLimit};
@@ -13,7 +13,7 @@ use uzswap::zswap::LatencyCounts;
 use uzswap_pager::RunSample;
 
 /// A study's findings. Its JSON form is what `--json` prints.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LiveReport {
     /// The fields that every document begins with.
     #[serde(flatten)]
@@ -38,7 +38,7 @@ pub struct LiveReport {
 }
 
 /// How a study was made.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LiveSettings {
     /// As it was asked for.
     pub limit: LiveLimit,
@@ -49,7 +49,7 @@ pub struct LiveSettings {
 }
 
 /// What one combination came to.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LiveFindings {
     /// Its name.
     pub label: String,
@@ -84,7 +84,7 @@ pub struct LiveFindings {
 }
 
 /// Run times against the base's, in seconds.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Differences {
     /// From start to end.
     pub real_s: Difference,
@@ -95,7 +95,7 @@ pub struct Differences {
 }
 
 /// The largest fall of the number of stored pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Freeing {
     /// Pages before it.
     pub pages_before: u64,
@@ -151,7 +151,7 @@ impl LiveFindings {
     }
 
     /// A figure of each run.
-    pub(super) fn each<T>(&self, of: impl Fn(&LiveRun) -> T) -> Vec<T> {
+    pub fn each<T>(&self, of: impl Fn(&LiveRun) -> T) -> Vec<T> {
         self.runs.iter().map(of).collect()
     }
 
@@ -239,6 +239,16 @@ impl LiveReport {
         report.verdict = verdict::sentences(&report);
         report.summary = text::sentences(&report);
         report
+    }
+
+    /// The combinations with a run that ended well.
+    pub fn ended(&self) -> impl Iterator<Item = &LiveFindings> {
+        self.combinations.iter().filter(|findings| !findings.runs.is_empty())
+    }
+
+    /// Whether the kernel keeps the pages of one of them.
+    pub fn has_kernel(&self) -> bool {
+        self.combinations.iter().any(|findings| findings.parts.is_kernel())
     }
 
     /// What differences refer to.

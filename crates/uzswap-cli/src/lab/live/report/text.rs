@@ -29,7 +29,7 @@ pub(super) fn page(report: &LiveReport, screen: Screen) -> String {
     }
     page += &header(report);
     page += &failures(report);
-    if report.combinations.iter().any(|findings| !findings.runs.is_empty()) {
+    if report.ended().next().is_some() {
         page += &run_times(report, screen);
         page += &counts(report, screen);
         page += &latencies(report, screen);
@@ -122,7 +122,7 @@ fn run_times(report: &LiveReport, screen: Screen) -> String {
     let mut table = table(&["LABEL", "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV", "vs BASE", "95%"]);
     let kinds = if screen.has_details() { &KINDS[..] } else { &KINDS[..1] };
     for &(kind, of) in kinds {
-        for findings in ended(report) {
+        for findings in report.ended() {
             let stats = Stats::of(&findings.each(of));
             let seconds = |value: f64| format!("{value:.2}");
             let (change, interval) = match difference(findings, kind) {
@@ -175,14 +175,9 @@ fn interval(difference: &Difference) -> String {
     }
 }
 
-/// The rows with a run that ended well.
-fn ended(report: &LiveReport) -> impl Iterator<Item = &LiveFindings> {
-    report.combinations.iter().filter(|findings| !findings.runs.is_empty())
-}
-
 /// The counts of a preset, if it has any.
 fn counts(report: &LiveReport, screen: Screen) -> String {
-    let names: Vec<&str> = match ended(report).next() {
+    let names: Vec<&str> = match report.ended().next() {
         Some(findings) => findings.runs[0].counts.iter().map(|(name, _)| name.as_str()).collect(),
         None => Vec::new(),
     };
@@ -191,7 +186,7 @@ fn counts(report: &LiveReport, screen: Screen) -> String {
     }
     let mut table = table(&["COUNT", "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV"]);
     for name in names {
-        for findings in ended(report) {
+        for findings in report.ended() {
             let of = |run: &LiveRun| {
                 let count = run.counts.iter().find(|(other, _)| other == name);
                 count.map_or(0.0, |(_, count)| *count)
@@ -219,7 +214,7 @@ fn latencies(report: &LiveReport, screen: Screen) -> String {
         "p99.9",
         "FAULTS",
     ]);
-    for findings in ended(report) {
+    for findings in report.ended() {
         let time = |counts: &LatencyCounts, percent| match counts.count {
             0 => "-".to_owned(),
             _ => nanoseconds(counts.percentile_ns(percent)),
@@ -241,7 +236,7 @@ fn latencies(report: &LiveReport, screen: Screen) -> String {
     let mut text = section("(b) LATENCY", "all runs together", &table);
     text.pop();
     text += "STORE, LOAD: the engine's own; FAULT: as a thread waits for its page.\n";
-    if report.combinations.iter().any(|findings| findings.parts.is_kernel()) {
+    if report.has_kernel() {
         text += &wrapped(
             "",
             "",
@@ -253,7 +248,7 @@ fn latencies(report: &LiveReport, screen: Screen) -> String {
     if !screen.has_details() {
         return text;
     }
-    for findings in ended(report) {
+    for findings in report.ended() {
         let titles = ["store", "load"].map(|what| format!("{}, {what} (ns)", findings.label));
         text += &beside(&titles[0], &titles[1], screen);
         text += &pictures(
@@ -263,7 +258,7 @@ fn latencies(report: &LiveReport, screen: Screen) -> String {
         );
         text += "\n";
     }
-    let faults: Vec<&LiveFindings> = ended(report).collect();
+    let faults: Vec<&LiveFindings> = report.ended().collect();
     for pair in faults.chunks(2) {
         let title = |at: usize| {
             pair.get(at).map_or(String::new(), |it| format!("{}, fault (ns)", it.label))
@@ -288,7 +283,7 @@ fn peak(report: &LiveReport, screen: Screen) -> String {
         "METADATA",
         "ALL",
     ]);
-    for findings in ended(report) {
+    for findings in report.ended() {
         let Some(run) = findings.median_run() else { continue };
         let bytes = findings.pool_peak_page_bytes();
         let against = match findings.pool_percent_of_base {
@@ -331,7 +326,7 @@ fn beyond(report: &LiveReport, screen: Screen) -> String {
         "ENGINE CPU s",
         "of CPU",
     ]);
-    for findings in ended(report) {
+    for findings in report.ended() {
         let median = |of: fn(&LiveRun) -> f64| Stats::of(&findings.each(of)).median;
         let pages = |of: fn(&LiveRun) -> f64| thousands(median(of) as u64);
         let cpu = median(|run| run.user_s + run.sys_s);
@@ -357,7 +352,7 @@ fn beyond(report: &LiveReport, screen: Screen) -> String {
     let mut text = section("(d) BEYOND THE STUDY", "medians; pages where no unit is given", &table);
     let mut table = self::table(&["LARGEST FREEING", "PAGES", "LEFT", "POOL", "LEFT", "IDEAL"]);
     let mut rows = 0;
-    for findings in ended(report) {
+    for findings in report.ended() {
         let Some(freeing) = &findings.largest_freeing else { continue };
         rows += 1;
         table.add_row([
@@ -373,7 +368,7 @@ fn beyond(report: &LiveReport, screen: Screen) -> String {
         text += &format!("{}\n", fitted(table, &[], screen));
         text += "IDEAL: the remaining pages at the density from before; bytes.\n\n";
     }
-    if report.combinations.iter().any(|findings| findings.parts.is_kernel()) {
+    if report.has_kernel() {
         text +=
             "ENGINE CPU of the kernel: the thread that holds the limit; the rest is in sys.\n\n";
     }
@@ -382,12 +377,12 @@ fn beyond(report: &LiveReport, screen: Screen) -> String {
 }
 
 fn pools_over_time(report: &LiveReport, screen: Screen) -> String {
-    let most = ended(report).flat_map(|findings| &findings.runs).flat_map(|run| &run.timeline);
+    let most = report.ended().flat_map(|findings| &findings.runs).flat_map(|run| &run.timeline);
     let Some(most) = most.map(|sample| sample.pool_bytes).max().filter(|&most| most > 0) else {
         return String::new();
     };
     let mut text = format!("POOL OVER TIME: start to end of a run; @ is {}\n\n", mib(most));
-    for findings in ended(report) {
+    for findings in report.ended() {
         let Some(run) = findings.median_run() else { continue };
         let line = line_of(run, most, screen.columns() - LABEL_COLUMNS);
         text += &format!("{:<24}|{line}|\n", findings.label);
@@ -429,14 +424,15 @@ pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
         base.label,
         base.mean_real_s(),
     ));
-    let others: Vec<&LiveFindings> = ended(report).filter(|findings| !findings.is_base()).collect();
+    let others: Vec<&LiveFindings> =
+        report.ended().filter(|findings| !findings.is_base()).collect();
     for findings in &others {
         sentences.extend(compared(findings, base));
     }
     for findings in &others {
         sentences.extend(pools(findings, base));
     }
-    for findings in ended(report) {
+    for findings in report.ended() {
         let Some(run) = findings.median_run() else { continue };
         let limit = report.settings.limit_bytes;
         let peak = findings.each(|run| run.peak_bytes).into_iter().max().unwrap_or(0);

@@ -9,8 +9,7 @@ use uzswap::zswap::LatencyCounts;
 
 /// The verdict, one sentence an element.
 pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
-    let ended: Vec<&LiveFindings> =
-        report.combinations.iter().filter(|findings| !findings.runs.is_empty()).collect();
+    let ended: Vec<&LiveFindings> = report.ended().collect();
     let figures: Vec<_> =
         ended.iter().map(|findings| (seconds(findings), bytes_of_page(findings))).collect();
     let Some(best) = choice(&figures).map(|best| ended[best]) else {
