@@ -9,7 +9,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::format::{Screen, fitted, section, table, wrapped};
+use super::format::{Screen, explained, fitted, table, wrapped};
 use super::interval::Difference;
 use super::stats::Stats;
 use uzswap::zswap::LatencyCounts;
@@ -343,9 +343,8 @@ impl Changes {
         }
         let caption = format!("{}, made at {} by {}", self.path, self.created_at, self.version);
         let table = fitted(table, &[5, 4], screen);
-        let mut text = section("CHANGE SINCE THE BASELINE", &caption, &table);
-        text.pop();
-        text += "~ the runs show no difference.\n";
+        let legend = "~ the runs show no difference.";
+        let mut text = explained("CHANGE SINCE THE BASELINE", &caption, &table, legend);
         for note in &self.notes {
             text += &wrapped("Note: ", "  ", note);
         }

@@ -5,6 +5,7 @@ use comfy_table::{
     TableStyle,
 };
 
+use super::stats::Stats;
 use crate::lab::histogram::{Bucket, draw_row};
 use uzswap_sys::escape::one_line;
 
@@ -61,8 +62,14 @@ pub(crate) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Two histograms side by side, rows of the same bounds on the same line.
-pub(crate) fn pictures(left: &[Bucket], right: &[Bucket], screen: Screen) -> String {
+/// Two histograms side by side under their titles.
+pub(crate) fn histograms([left, right]: [(String, Vec<Bucket>); 2], screen: Screen) -> String {
+    let titles = beside(&left.0, &right.0, screen);
+    format!("{titles}{}\n", pictures(&left.1, &right.1, screen))
+}
+
+/// Two histograms, rows of the same bounds on the same line.
+fn pictures(left: &[Bucket], right: &[Bucket], screen: Screen) -> String {
     let bar_columns = screen.half() - 2 - ROW_COLUMNS;
     let all = || left.iter().chain(right);
     let (Some(from), Some(to)) =
@@ -85,7 +92,7 @@ pub(crate) fn pictures(left: &[Bucket], right: &[Bucket], screen: Screen) -> Str
 }
 
 /// Two texts in the columns of two pictures; on two lines where the left one is too long.
-pub(crate) fn beside(left: &str, right: &str, screen: Screen) -> String {
+fn beside(left: &str, right: &str, screen: Screen) -> String {
     if left.len() >= screen.half() {
         return format!("{left}\n{right}\n");
     }
@@ -115,6 +122,54 @@ pub(crate) fn table(header: &[&str]) -> Table {
         });
     }
     table
+}
+
+/// A column of a table: its head, and the cell of each row.
+pub(crate) type Column<'a, T> = (&'a str, &'a dyn Fn(&T) -> String);
+
+/// A table with a line for each row.
+pub(crate) fn listed<T>(rows: impl IntoIterator<Item = T>, columns: &[Column<'_, T>]) -> Table {
+    let head: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
+    let mut table = table(&head);
+    for row in rows {
+        table.add_row(columns.iter().map(|(_, cell)| cell(&row)));
+    }
+    table
+}
+
+/// A table of figures that vary from run to run: a label, statistics, and what `more` names.
+pub(crate) fn statistics<M: IntoIterator<Item = String>>(
+    label: &str,
+    more: &[&str],
+    text: impl Fn(f64) -> String,
+    rows: impl IntoIterator<Item = (String, Stats, M)>,
+) -> Table {
+    let mut table = table(&[&[label, "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV"], more].concat());
+    for (label, Stats { min, max, mean, median, stddev }, more) in rows {
+        let figures = [min, max, mean, median, stddev].map(&text);
+        table.add_row([label].into_iter().chain(figures).chain(more));
+    }
+    table
+}
+
+/// A change against the base, for a cell.
+pub(crate) fn against(is_base: bool, percent: Option<f64>) -> String {
+    match percent {
+        _ if is_base => "base".to_owned(),
+        Some(percent) => format!("{percent:+.1}%"),
+        None => "-".to_owned(),
+    }
+}
+
+/// A line of a report's head: what it was made of or with.
+pub(crate) fn fact(name: &str, words: &str) -> String {
+    wrapped(&format!("{name:<10}"), "          ", words)
+}
+
+/// A table under its title, with a legend below it.
+pub(crate) fn explained(title: &str, caption: &str, table: &str, legend: &str) -> String {
+    let section = section(title, caption, table);
+    format!("{}\n{}", section.trim_end(), wrapped("", "", legend))
 }
 
 /// A table under its title.

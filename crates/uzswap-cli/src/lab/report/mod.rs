@@ -31,7 +31,7 @@ pub use format::Screen;
 pub use interval::Difference;
 pub(crate) use interval::ROUNDS_MIN;
 pub use stats::{Stats, mean, percent_change};
-pub(crate) use text::opening;
+pub(crate) use text::{closing, machine, opening};
 pub use trace_section::TraceFindings;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::ZpoolKind;

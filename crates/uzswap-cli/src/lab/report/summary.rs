@@ -1,6 +1,6 @@
 //! The conclusions of the report, each sentence computed from the figures.
 
-use super::format::{mib, share, thousands};
+use super::format::{against, mib, share, thousands};
 use super::stats::{Stats, percent_change};
 use super::{Findings, Percentiles, access_section, base_of, trace_section};
 use crate::lab::replay::FreedHalf;
@@ -267,10 +267,7 @@ pub(super) fn against_base(
     of: fn(&Findings) -> f64,
 ) -> String {
     let base = base_of(runs, findings);
-    if findings.is_base() {
-        return "base".to_owned();
-    }
-    percent_change(of(findings), of(base)).map_or("-".to_owned(), |change| format!("{change:+.1}%"))
+    against(findings.is_base(), percent_change(of(findings), of(base)))
 }
 
 #[cfg(test)]

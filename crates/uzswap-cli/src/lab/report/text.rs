@@ -1,23 +1,29 @@
 //! The report for a terminal.
 
 use super::format::{
-    Screen, beside, counted, fitted, in_brief, mib, nanoseconds, pictures, section, table,
-    thousands, wrapped,
+    Column, Screen, against, counted, explained, fact, fitted, histograms, in_brief, listed, mib,
+    nanoseconds, section, statistics, thousands, wrapped,
 };
 use super::stats::{Stats, mean};
 use super::summary::against_base;
-use super::{Findings, Report, access_section, base_of, label, trace_section, whole};
+use super::{
+    Findings, Machine, Report, access_section, base_of, label, percent_change, trace_section, whole,
+};
 use crate::lab::experiment::Settings;
-use crate::lab::histogram::LatencySummary;
+use crate::lab::histogram::Bucket;
 use crate::lab::replay::{FreedHalf, Phases, Spent};
 use uzswap::page::PAGE_SIZE;
+
+/// The run times of the first table; without details the first of them alone.
+const KINDS: [(&str, Seconds); 3] =
+    [("real", |it| &it.real_s), ("sys", |it| &it.sys_s), ("user", |it| &it.user_s)];
+
+type Seconds = fn(&Findings) -> &[f64];
 
 /// The whole report.
 pub(super) fn page(report: &Report, screen: Screen) -> String {
     let mut page = opening(&report.verdict, &report.notes);
-    if let Some(changes) = &report.baseline {
-        page += &changes.to_text(screen);
-    }
+    page.extend(report.baseline.as_ref().map(|changes| changes.to_text(screen)));
     page += &header(report, screen);
     page += &run_times(report, screen);
     page += &latencies(report, screen);
@@ -28,14 +34,7 @@ pub(super) fn page(report: &Report, screen: Screen) -> String {
     };
     page += &access_section::tables(report, screen);
     page += &whole::section_of(report, screen);
-    if !screen.has_details() {
-        return page + "--details adds histograms, all times, settings and a summary.\n";
-    }
-    page += "SUMMARY\n\n";
-    for sentence in &report.summary {
-        page += &wrapped("- ", "  ", sentence);
-    }
-    page
+    page + &closing("histograms, all times, settings", &report.summary, screen)
 }
 
 /// The verdict and the remarks that a reader needs before any figure.
@@ -50,6 +49,20 @@ pub(crate) fn opening(verdict: &[String], notes: &[String]) -> String {
     text + "\n"
 }
 
+/// The last lines: the summary, or the option that adds it and `more`.
+pub(crate) fn closing(more: &str, summary: &[String], screen: Screen) -> String {
+    if !screen.has_details() {
+        return format!("--details adds {more} and a summary.\n");
+    }
+    let sentences = summary.iter().map(|sentence| wrapped("- ", "  ", sentence));
+    format!("SUMMARY\n\n{}", sentences.collect::<String>())
+}
+
+/// The last line of a header.
+pub(crate) fn machine(Machine { kernel, cpu, cpus }: &Machine) -> String {
+    fact("machine", &format!("Linux {kernel}, {cpus} x {cpu}"))
+}
+
 fn header(report: &Report, screen: Screen) -> String {
     let corpus = &report.corpus;
     let mut text = format!(
@@ -58,15 +71,14 @@ fn header(report: &Report, screen: Screen) -> String {
         counted(report.combinations.len(), "combination"),
         counted(report.settings.runs_each, "run"),
     );
-    let what = match &*corpus.kind {
+    let what = match corpus.kind {
         "sizes" => "sizes, contents made up: ",
         "trace" => "trace of ",
         _ => "",
     };
     let pages = if corpus.trace.is_some() { "stores" } else { "pages" };
-    text += &wrapped(
-        "corpus    ",
-        "          ",
+    text += &fact(
+        "corpus",
         &format!(
             "{what}{}, {} {pages} ({}), sha256{} {}",
             in_brief(&corpus.origin),
@@ -78,22 +90,16 @@ fn header(report: &Report, screen: Screen) -> String {
     );
     text += &trace_section::of(corpus);
     if let Some(sample) = &corpus.sample {
-        text += &wrapped("sample    ", "          ", &whole::sample_in_words(sample));
+        text += &fact("sample", &whole::sample_in_words(sample));
     }
     for note in &corpus.notes {
-        text += &wrapped("          ", "          ", note);
+        text += &fact("", note);
     }
     if screen.has_details() {
         text += &settings_line(report);
     }
     text += &access_section::settings(report);
-    let machine = &report.envelope.machine;
-    text += &wrapped(
-        "machine   ",
-        "          ",
-        &format!("Linux {}, {} x {}", machine.kernel, machine.cpus, machine.cpu),
-    );
-    text + "\n"
+    text + &machine(&report.envelope.machine) + "\n"
 }
 
 /// The settings that all combinations share.
@@ -112,9 +118,8 @@ fn settings_line(report: &Report) -> String {
     let mappings = if mappings.is_empty() { "none" } else { &mappings };
     let indexes =
         distinct(report.combinations.iter().map(|findings| findings.parts.index.to_string()));
-    wrapped(
-        "settings  ",
-        "          ",
+    fact(
+        "settings",
         &format!(
             "zsmalloc chains up to {} pages by {}, handle {}, mapping {mappings}; index: \
              {indexes}; incompressible pages: {}; object header: {headers}; host pages: {}; \
@@ -158,46 +163,31 @@ fn same_filled(settings: &Settings) -> String {
 
 /// (a): the table of the linux-mm study.
 fn run_times(report: &Report, screen: Screen) -> String {
-    let mut table = table(&["LABEL", "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV", "MEAN vs BASE"]);
-    let seconds_of = |findings: &Findings, kind| match kind {
-        "real" => Stats::of(&findings.real_s),
-        "sys" => Stats::of(&findings.sys_s),
-        _ => Stats::of(&findings.user_s),
-    };
+    let kinds = if screen.has_details() { &KINDS[..] } else { &KINDS[..1] };
+    let mut rows = Vec::new();
     let mut noise = false;
-    let kinds = if screen.has_details() { &["real", "sys", "user"][..] } else { &["real"] };
-    for &kind in kinds {
+    for (kind, seconds) in kinds {
         for findings in &report.combinations {
-            let stats = seconds_of(findings, kind);
-            let base = seconds_of(base_of(&report.combinations, findings), kind);
-            let change = match super::percent_change(stats.mean, base.mean) {
-                _ if findings.is_base() => "base".to_owned(),
-                Some(change) => format!("{change:+.1}%"),
-                None => "-".to_owned(),
-            };
+            let stats = Stats::of(seconds(findings));
+            let base = Stats::of(seconds(base_of(&report.combinations, findings)));
+            let change = against(findings.is_base(), percent_change(stats.mean, base.mean));
             let in_noise = !findings.is_base() && stats.overlaps(&base);
             noise |= in_noise;
-            let seconds = |value: f64| format!("{value:.3}");
-            table.add_row([
-                format!("{kind:<4} {}", label(findings)),
-                seconds(stats.min),
-                seconds(stats.max),
-                seconds(stats.mean),
-                seconds(stats.median),
-                seconds(stats.stddev),
-                format!("{change} {}", if in_noise { '~' } else { ' ' }),
-            ]);
+            let change = format!("{change} {}", if in_noise { '~' } else { ' ' });
+            rows.push((format!("{kind:<4} {}", label(findings)), stats, [change]));
         }
     }
     let caption = match report.corpus.trace {
         None => "all phases together, seconds",
         Some(_) => "the events of the trace, as fast as they go, seconds",
     };
-    let mut text = section("(a) RUN TIME", caption, &fitted(table, &[4, 5], screen));
-    if noise {
-        text.pop();
-        text += "~ the ranges of the runs overlap: the difference is within the noise.\n\n";
-    }
+    let table = statistics("LABEL", &["MEAN vs BASE"], |it| format!("{it:.3}"), rows);
+    let (title, table) = ("(a) RUN TIME", fitted(table, &[4, 5], screen));
+    let legend = "~ the ranges of the runs overlap: the difference is within the noise.";
+    let text = match noise {
+        true => explained(title, caption, &table, legend) + "\n",
+        false => section(title, caption, &table),
+    };
     match report.corpus.trace {
         None if screen.has_details() => text + &phases(report, screen),
         None => text,
@@ -207,91 +197,74 @@ fn run_times(report: &Report, screen: Screen) -> String {
 
 /// Which phase takes the time.
 fn phases(report: &Report, screen: Screen) -> String {
-    let has_accesses = report.combinations.iter().any(|findings| findings.access.is_some());
-    let mut head = vec!["MEAN real", "STORE ALL", "LOAD ALL", "FREE HALF", "COMPACT", "REFILL"];
-    if has_accesses {
-        head.insert(2, "ACCESS");
+    fn mean_of(findings: &Findings, of: fn(&Phases) -> Spent) -> String {
+        let seconds: Vec<f64> = findings.phases.iter().map(|phases| of(phases).real_s).collect();
+        format!("{:.3}", mean(&seconds))
     }
-    let mut table = table(&head);
-    for findings in &report.combinations {
-        let mean_of = |of: fn(&Phases) -> Spent| {
-            let seconds: Vec<f64> =
-                findings.phases.iter().map(|phases| of(phases).real_s).collect();
-            format!("{:.3}", mean(&seconds))
-        };
-        let mut row = vec![
-            label(findings),
-            mean_of(|phases| phases.store),
-            mean_of(|phases| phases.load),
-            mean_of(|phases| phases.free),
-            mean_of(|phases| phases.compact),
-            mean_of(|phases| phases.refill),
-        ];
-        if has_accesses {
-            row.insert(2, mean_of(|phases| phases.access.unwrap_or_default()));
-        }
-        table.add_row(row);
+    let mut columns: Vec<Column<'_, &Findings>> = vec![
+        ("MEAN real", &|it| label(it)),
+        ("STORE ALL", &|it| mean_of(it, |phases| phases.store)),
+        ("LOAD ALL", &|it| mean_of(it, |phases| phases.load)),
+        ("FREE HALF", &|it| mean_of(it, |phases| phases.free)),
+        ("COMPACT", &|it| mean_of(it, |phases| phases.compact)),
+        ("REFILL", &|it| mean_of(it, |phases| phases.refill)),
+    ];
+    if report.combinations.iter().any(|findings| findings.access.is_some()) {
+        columns.insert(2, ("ACCESS", &|it| mean_of(it, |it| it.access.unwrap_or_default())));
     }
-    format!("{}\n\n", fitted(table, &[5, 4], screen))
+    format!("{}\n\n", fitted(listed(&report.combinations, &columns), &[5, 4], screen))
 }
 
 /// (b): a table of percentiles, then the pictures.
 fn latencies(report: &Report, screen: Screen) -> String {
-    let mut table =
-        table(&["LABEL", "STORE p50", "p90", "p99", "max", "LOAD p50", "p90", "p99", "max"]);
-    for findings in &report.combinations {
-        let mut row = vec![label(findings)];
-        for LatencySummary { p50, p90, p99, max, .. } in [&findings.store_ns, &findings.load_ns] {
-            row.extend([p50, p90, p99, max].map(|&ns| nanoseconds(ns)));
-        }
-        table.add_row(row);
-    }
+    let table = listed(
+        &report.combinations,
+        &[
+            ("LABEL", &|it| label(it)),
+            ("STORE p50", &|it| nanoseconds(it.store_ns.p50)),
+            ("p90", &|it| nanoseconds(it.store_ns.p90)),
+            ("p99", &|it| nanoseconds(it.store_ns.p99)),
+            ("max", &|it| nanoseconds(it.store_ns.max)),
+            ("LOAD p50", &|it| nanoseconds(it.load_ns.p50)),
+            ("p90", &|it| nanoseconds(it.load_ns.p90)),
+            ("p99", &|it| nanoseconds(it.load_ns.p99)),
+            ("max", &|it| nanoseconds(it.load_ns.max)),
+        ],
+    );
     let table = fitted(table, &[4, 8, 2, 6], screen);
     let mut text = section("(b) LATENCY", "of each store and each load, all runs together", &table);
     if !screen.has_details() {
         return text;
     }
     for findings in &report.combinations {
-        let titles = ["store", "load"].map(|what| format!("{}, {what} (ns)", findings.label()));
-        text += &beside(&titles[0], &titles[1], screen);
-        text += &pictures(&findings.store_ns.buckets, &findings.load_ns.buckets, screen);
-        text += "\n";
+        let picture = |what: &str, buckets: &[Bucket]| {
+            (format!("{}, {what} (ns)", findings.label()), buckets.to_vec())
+        };
+        let store = picture("store", &findings.store_ns.buckets);
+        text += &histograms([store, picture("load", &findings.load_ns.buckets)], screen);
     }
     text
 }
 
 /// (c): memory with every page stored.
 fn peak(report: &Report, screen: Screen) -> String {
-    let mut table = table(&[
-        "LABEL",
-        "POOL",
-        "vs BASE",
-        "RATIO",
-        "ALL IN",
-        "vs BASE",
-        "METADATA",
-        "RSS",
-        "COMPRESSED",
-        "INDEX",
-        "RESERVE",
-    ]);
-    let against = |findings, of| against_base(&report.combinations, findings, of);
-    for findings in &report.combinations {
-        let figures = &findings.figures;
-        table.add_row([
-            label(findings),
-            thousands(figures.pool_total_size),
-            against(findings, |of| of.figures.pool_total_size as f64),
-            format!("{:.3}", findings.effective_ratio),
-            thousands(findings.bytes_with_rejected),
-            against(findings, |of| of.bytes_with_rejected as f64),
-            thousands(figures.zpool_metadata_bytes),
-            thousands(findings.rss_bytes),
-            thousands(figures.compressed_bytes),
-            thousands(figures.index_bytes),
-            thousands(figures.reserve_bytes),
-        ]);
-    }
+    let versus = |it: &Findings, of| against_base(&report.combinations, it, of);
+    let table = listed(
+        &report.combinations,
+        &[
+            ("LABEL", &|it| label(it)),
+            ("POOL", &|it| thousands(it.figures.pool_total_size)),
+            ("vs BASE", &|it| versus(it, |of| of.figures.pool_total_size as f64)),
+            ("RATIO", &|it| format!("{:.3}", it.effective_ratio)),
+            ("ALL IN", &|it| thousands(it.bytes_with_rejected)),
+            ("vs BASE", &|it| versus(it, |of| of.bytes_with_rejected as f64)),
+            ("METADATA", &|it| thousands(it.figures.zpool_metadata_bytes)),
+            ("RSS", &|it| thousands(it.rss_bytes)),
+            ("COMPRESSED", &|it| thousands(it.figures.compressed_bytes)),
+            ("INDEX", &|it| thousands(it.figures.index_bytes)),
+            ("RESERVE", &|it| thousands(it.figures.reserve_bytes)),
+        ],
+    );
     let caption = match report.corpus.trace {
         None => "every page stored; bytes",
         Some(_) => "when the pool was largest; bytes",
@@ -315,54 +288,47 @@ fn peak(report: &Report, screen: Screen) -> String {
 
 /// Pages by their fate.
 fn counts(report: &Report, screen: Screen) -> String {
-    let mut table = table(&["LABEL", "STORED", "SAME-FILLED", "AS IS", "REFUSED"]);
-    for findings in &report.combinations {
-        let figures = &findings.figures;
-        table.add_row([
-            label(findings),
-            thousands(figures.stored_pages),
-            thousands(figures.same_filled_pages),
-            thousands(figures.stored_incompressible_pages),
-            thousands(findings.rejected_pages),
-        ]);
-    }
+    let table = listed(
+        &report.combinations,
+        &[
+            ("LABEL", &|it| label(it)),
+            ("STORED", &|it| thousands(it.figures.stored_pages)),
+            ("SAME-FILLED", &|it| thousands(it.figures.same_filled_pages)),
+            ("AS IS", &|it| thousands(it.figures.stored_incompressible_pages)),
+            ("REFUSED", &|it| thousands(it.rejected_pages)),
+        ],
+    );
     fitted(table, &[], screen)
 }
 
 /// (d): what freeing leaves behind.
 fn after_freeing(report: &Report, screen: Screen) -> String {
-    let mut table = table(&[
-        "LABEL",
-        "HALF FREED",
-        "of full",
-        "COMPACTED",
-        "of full",
-        "IDEAL",
-        "REFILLED",
-        "of full",
-    ]);
-    for findings in &report.combinations {
-        let figures = &findings.figures;
-        let full = figures.pool_total_size;
-        let of_full = |bytes: u64| {
-            [thousands(bytes), format!("{:.1}%", bytes as f64 / full.max(1) as f64 * 100.0)]
-        };
-        let mut row = vec![label(findings)];
-        row.extend(of_full(figures.pool_after_free_bytes));
-        row.extend(of_full(figures.pool_after_compact_bytes));
-        row.push(thousands(ideal_bytes(findings)));
-        row.extend(of_full(figures.pool_after_refill_bytes));
-        table.add_row(row);
+    let of_full = |it: &Findings, bytes: u64| {
+        format!("{:.1}%", bytes as f64 / it.figures.pool_total_size.max(1) as f64 * 100.0)
+    };
+    let table = listed(
+        &report.combinations,
+        &[
+            ("LABEL", &|it| label(it)),
+            ("HALF FREED", &|it| thousands(it.figures.pool_after_free_bytes)),
+            ("of full", &|it| of_full(it, it.figures.pool_after_free_bytes)),
+            ("COMPACTED", &|it| thousands(it.figures.pool_after_compact_bytes)),
+            ("of full", &|it| of_full(it, it.figures.pool_after_compact_bytes)),
+            ("IDEAL", &|it| thousands(ideal_bytes(it))),
+            ("REFILLED", &|it| thousands(it.figures.pool_after_refill_bytes)),
+            ("of full", &|it| of_full(it, it.figures.pool_after_refill_bytes)),
+        ],
+    );
+    let freed = half(report.settings.settings.free);
+    let caption = format!("{freed} freed, compacted, stored again; bytes");
+    let (title, table) = ("(d) POOL AFTER FREEING", fitted(table, &[5, 7, 6], screen));
+    match table.contains("IDEAL") {
+        true => {
+            let legend = "IDEAL: the remaining pages at the density of the full pool.";
+            explained(title, &caption, &table, legend) + "\n"
+        }
+        false => section(title, &caption, &table),
     }
-    let caption =
-        format!("{} freed, compacted, stored again; bytes", half(report.settings.settings.free));
-    let table = fitted(table, &[5, 7, 6], screen);
-    let mut text = section("(d) POOL AFTER FREEING", &caption, &table);
-    if text.contains("IDEAL") {
-        text.pop();
-        text += "IDEAL: the remaining pages at the density of the full pool.\n\n";
-    }
-    text
 }
 
 /// The pool for the pages that are left, were it as dense as when it was full.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::format::{Screen, fitted, mib, section, share, table, thousands, wrapped};
+use super::format::{Screen, fact, fitted, mib, section, share, table, thousands};
 use super::stats::mean;
 use super::{CorpusInfo, Findings, Report, label};
 use crate::lab::replay::{RunResult, Traced};
@@ -81,7 +81,7 @@ pub(super) fn of(corpus: &CorpusInfo) -> String {
             trace.bytes
         );
     }
-    wrapped("          ", "          ", &text)
+    fact("", &text)
 }
 
 /// Which verb takes the time.

@@ -1,22 +1,28 @@
 //! The live report for a terminal, and its sentences.
 
-use super::{LiveFindings, LiveReport};
+use super::{Differences, LiveFindings, LiveReport};
 use crate::lab::histogram::powers_of_two_of;
 use crate::lab::levels::spark_line;
 use crate::lab::live::engine::LiveRun;
 use crate::lab::live::{FailureKind, LiveLimit};
 use crate::lab::report::format::{
-    Screen, beside, counted, fitted, human_size, mib, nanoseconds, pictures, section, share, table,
-    thousands, wrapped,
+    Screen, against, counted, explained, fact, fitted, histograms, human_size, listed, mib,
+    nanoseconds, section, share, statistics, thousands, wrapped,
 };
-use crate::lab::report::{Difference, ROUNDS_MIN, Stats, mean, opening, percent_change};
+use crate::lab::report::{
+    Difference, ROUNDS_MIN, Stats, closing, machine, mean, opening, percent_change,
+};
 use uzswap::zswap::LatencyCounts;
 
-/// The run times of the study's first table.
-const KINDS: [(&str, Seconds); 3] =
-    [("real", |run| run.real_s), ("sys", |run| run.sys_s), ("user", |run| run.user_s)];
+/// The run times of the study's first table; without details the first of them alone.
+const KINDS: [Kind; 3] = [
+    ("real", |run| run.real_s, |it| it.real_s),
+    ("sys", |run| run.sys_s, |it| it.sys_s),
+    ("user", |run| run.user_s, |it| it.user_s),
+];
 
-type Seconds = fn(&LiveRun) -> f64;
+/// The name, seconds of a run, and the difference to the base.
+type Kind = (&'static str, fn(&LiveRun) -> f64, fn(Differences) -> Difference);
 
 /// Columns beside a pool over time: the label and two bars.
 const LABEL_COLUMNS: usize = 26;
@@ -24,9 +30,7 @@ const LABEL_COLUMNS: usize = 26;
 /// The whole report.
 pub(super) fn page(report: &LiveReport, screen: Screen) -> String {
     let mut page = opening(&report.verdict, &report.notes);
-    if let Some(changes) = &report.baseline {
-        page += &changes.to_text(screen);
-    }
+    page.extend(report.baseline.as_ref().map(|changes| changes.to_text(screen)));
     page += &header(report);
     page += &failures(report);
     if report.ended().next().is_some() {
@@ -36,14 +40,7 @@ pub(super) fn page(report: &LiveReport, screen: Screen) -> String {
         page += &peak(report, screen);
         page += &beyond(report, screen);
     }
-    if !screen.has_details() {
-        return page + "--details adds histograms, all times and a summary.\n";
-    }
-    page += "SUMMARY\n\n";
-    for sentence in &report.summary {
-        page += &wrapped("- ", "  ", sentence);
-    }
-    page
+    page + &closing("histograms, all times", &report.summary, screen)
 }
 
 fn header(report: &LiveReport) -> String {
@@ -54,19 +51,18 @@ fn header(report: &LiveReport) -> String {
         counted(report.combinations.len(), "combination"),
         counted(settings.rounds, "run"),
     );
-    let line = |name: &str, words: &str| wrapped(&format!("{name:<10}"), "          ", words);
-    text += &line("command", &report.program.text());
+    text += &fact("command", &report.program.text());
     for (name, shell) in [
         ("prepare", &report.program.prepare),
         ("check", &report.program.check),
         ("cleanup", &report.program.cleanup),
     ] {
         if let Some(shell) = shell {
-            text += &line(name, shell);
+            text += &fact(name, shell);
         }
     }
     let warm_up = &report.warm_up;
-    text += &line(
+    text += &fact(
         "alone",
         &format!(
             "{:.2} s, peak {} without a limit (the warm-up, one run)",
@@ -78,7 +74,7 @@ fn header(report: &LiveReport) -> String {
         LiveLimit::Percent(percent) => format!(" ({percent}% of the peak)"),
         LiveLimit::Bytes(_) => String::new(),
     };
-    text += &line(
+    text += &fact(
         "limit",
         &format!(
             "{}{share}: anonymous memory of all programs, pool and metadata",
@@ -86,12 +82,9 @@ fn header(report: &LiveReport) -> String {
         ),
     );
     if let Some(bytes) = report.program.tmpfs_bytes {
-        text += &line("folder", &format!("a fresh tmpfs of {} for each run", human_size(bytes)));
+        text += &fact("folder", &format!("a fresh tmpfs of {} for each run", human_size(bytes)));
     }
-    let machine = &report.envelope.machine;
-    text +=
-        &line("machine", &format!("Linux {}, {} x {}", machine.kernel, machine.cpus, machine.cpu));
-    text + "\n"
+    text + &machine(&report.envelope.machine) + "\n"
 }
 
 /// Rows that did not end well, first: a reader must not overlook that they are missing.
@@ -119,37 +112,26 @@ fn failures(report: &LiveReport) -> String {
 
 /// (a): the table of the linux-mm study, with the difference to the base.
 fn run_times(report: &LiveReport, screen: Screen) -> String {
-    let mut table = table(&["LABEL", "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV", "vs BASE", "95%"]);
     let kinds = if screen.has_details() { &KINDS[..] } else { &KINDS[..1] };
-    for &(kind, of) in kinds {
+    let mut rows = Vec::new();
+    for (kind, of, against) in kinds {
         for findings in report.ended() {
-            let stats = Stats::of(&findings.each(of));
-            let seconds = |value: f64| format!("{value:.2}");
-            let (change, interval) = match difference(findings, kind) {
-                None => ("base".to_owned(), String::new()),
+            let against = match findings.differences.map(against) {
+                None => ["base".to_owned(), String::new()],
                 Some(difference) => {
                     let sign = if difference.is_real() { ' ' } else { '~' };
-                    (format!("{:+.2} {sign}", difference.mean), interval(&difference))
+                    [format!("{:+.2} {sign}", difference.mean), interval(&difference)]
                 }
             };
-            table.add_row([
-                format!("{kind:<4} {}", findings.label),
-                seconds(stats.min),
-                seconds(stats.max),
-                seconds(stats.mean),
-                seconds(stats.median),
-                seconds(stats.stddev),
-                change,
-                interval,
-            ]);
+            let label = format!("{kind:<4} {}", findings.label);
+            rows.push((label, Stats::of(&findings.each(of)), against));
         }
     }
-    let table = fitted(table, &[5, 4, 2, 1], screen);
-    let mut text = section("(a) RUN TIME", "of the command, seconds", &table);
-    text.pop();
-    text += &wrapped(
-        "",
-        "",
+    let table = statistics("LABEL", &["vs BASE", "95%"], |it| format!("{it:.2}"), rows);
+    let mut text = explained(
+        "(a) RUN TIME",
+        "of the command, seconds",
+        &fitted(table, &[5, 4, 2, 1], screen),
         "vs BASE: mean difference, run by run; 95%: its interval. ~ no difference is shown: the \
          interval contains zero, or the runs are too few for one.",
     );
@@ -157,15 +139,6 @@ fn run_times(report: &LiveReport, screen: Screen) -> String {
         text += "sys and user: of the programs and the engine together.\n";
     }
     text + "\n"
-}
-
-fn difference(findings: &LiveFindings, kind: &str) -> Option<Difference> {
-    let differences = findings.differences?;
-    Some(match kind {
-        "real" => differences.real_s,
-        "sys" => differences.sys_s,
-        _ => differences.user_s,
-    })
 }
 
 fn interval(difference: &Difference) -> String {
@@ -184,58 +157,44 @@ fn counts(report: &LiveReport, screen: Screen) -> String {
     if names.is_empty() {
         return String::new();
     }
-    let mut table = table(&["COUNT", "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV"]);
-    for name in names {
-        for findings in report.ended() {
-            let of = |run: &LiveRun| {
-                let count = run.counts.iter().find(|(other, _)| other == name);
-                count.map_or(0.0, |(_, count)| *count)
-            };
-            let stats = Stats::of(&findings.each(of));
-            let Stats { min, max, mean, median, stddev } = stats;
-            let mut row = vec![format!("{name}, {}", findings.label)];
-            row.extend([min, max, mean, median, stddev].map(|value| thousands(value as u64)));
-            table.add_row(row);
-        }
-    }
+    let row = |(name, findings): (&str, &LiveFindings)| {
+        let of = |run: &LiveRun| {
+            let count = run.counts.iter().find(|(other, _)| other == name);
+            count.map_or(0.0, |(_, count)| *count)
+        };
+        (format!("{name}, {}", findings.label), Stats::of(&findings.each(of)), None)
+    };
+    let rows = names.into_iter().flat_map(|name| report.ended().map(move |it| (name, it)));
+    let table = statistics("COUNT", &[], |it| thousands(it as u64), rows.map(row));
     format!("{}\n\n", fitted(table, &[5, 4, 2, 1], screen))
 }
 
 /// (b): percentiles, then the pictures.
 fn latencies(report: &LiveReport, screen: Screen) -> String {
-    let mut table = table(&[
-        "LABEL",
-        "STORE p50",
-        "p99",
-        "LOAD p50",
-        "p99",
-        "FAULT p50",
-        "p99",
-        "p99.9",
-        "FAULTS",
-    ]);
-    for findings in report.ended() {
-        let time = |counts: &LatencyCounts, percent| match counts.count {
-            0 => "-".to_owned(),
-            _ => nanoseconds(counts.percentile_ns(percent)),
-        };
-        let LiveFindings { store_ns, load_ns, fault_ns, .. } = findings;
-        table.add_row([
-            findings.label.clone(),
-            time(store_ns, 50.0),
-            time(store_ns, 99.0),
-            time(load_ns, 50.0),
-            time(load_ns, 99.0),
-            time(fault_ns, 50.0),
-            time(fault_ns, 99.0),
-            time(fault_ns, 99.9),
-            thousands(fault_ns.count),
-        ]);
-    }
-    let table = fitted(table, &[7, 8, 4, 2], screen);
-    let mut text = section("(b) LATENCY", "all runs together", &table);
-    text.pop();
-    text += "STORE, LOAD: the engine's own; FAULT: as a thread waits for its page.\n";
+    let time = |counts: &LatencyCounts, percent| match counts.count {
+        0 => "-".to_owned(),
+        _ => nanoseconds(counts.percentile_ns(percent)),
+    };
+    let table = listed(
+        report.ended(),
+        &[
+            ("LABEL", &|it| it.label.clone()),
+            ("STORE p50", &|it| time(&it.store_ns, 50.0)),
+            ("p99", &|it| time(&it.store_ns, 99.0)),
+            ("LOAD p50", &|it| time(&it.load_ns, 50.0)),
+            ("p99", &|it| time(&it.load_ns, 99.0)),
+            ("FAULT p50", &|it| time(&it.fault_ns, 50.0)),
+            ("p99", &|it| time(&it.fault_ns, 99.0)),
+            ("p99.9", &|it| time(&it.fault_ns, 99.9)),
+            ("FAULTS", &|it| thousands(it.fault_ns.count)),
+        ],
+    );
+    let mut text = explained(
+        "(b) LATENCY",
+        "all runs together",
+        &fitted(table, &[7, 8, 4, 2], screen),
+        "STORE, LOAD: the engine's own; FAULT: as a thread waits for its page.",
+    );
     if report.has_kernel() {
         text += &wrapped(
             "",
@@ -248,123 +207,94 @@ fn latencies(report: &LiveReport, screen: Screen) -> String {
     if !screen.has_details() {
         return text;
     }
-    for findings in report.ended() {
-        let titles = ["store", "load"].map(|what| format!("{}, {what} (ns)", findings.label));
-        text += &beside(&titles[0], &titles[1], screen);
-        text += &pictures(
-            &powers_of_two_of(&findings.store_ns),
-            &powers_of_two_of(&findings.load_ns),
-            screen,
-        );
-        text += "\n";
+    let picture = |findings: &LiveFindings, what: &str, counts: &LatencyCounts| {
+        (format!("{}, {what} (ns)", findings.label), powers_of_two_of(counts))
+    };
+    for it in report.ended() {
+        let store = picture(it, "store", &it.store_ns);
+        text += &histograms([store, picture(it, "load", &it.load_ns)], screen);
     }
-    let faults: Vec<&LiveFindings> = report.ended().collect();
-    for pair in faults.chunks(2) {
-        let title = |at: usize| {
-            pair.get(at).map_or(String::new(), |it| format!("{}, fault (ns)", it.label))
-        };
-        let of = |at: usize| pair.get(at).map_or(Vec::new(), |it| powers_of_two_of(&it.fault_ns));
-        text += &beside(&title(0), &title(1), screen);
-        text += &pictures(&of(0), &of(1), screen);
-        text += "\n";
+    let mut faults = report.ended().map(|it| picture(it, "fault", &it.fault_ns));
+    while let Some(left) = faults.next() {
+        text += &histograms([left, faults.next().unwrap_or_default()], screen);
     }
     text
 }
 
 /// (c): the largest pool, and the pages in it.
 fn peak(report: &LiveReport, screen: Screen) -> String {
-    let mut table = table(&[
-        "LABEL",
-        "POOL",
-        "vs BASE",
-        "PAGES",
-        "THEIR BYTES",
-        "POOL/BYTES",
-        "METADATA",
-        "ALL",
-    ]);
-    for findings in report.ended() {
-        let Some(run) = findings.median_run() else { continue };
-        let bytes = findings.pool_peak_page_bytes();
-        let against = match findings.pool_percent_of_base {
-            _ if findings.is_base() => "base".to_owned(),
-            Some(percent) => format!("{:+.1}%", percent - 100.0),
-            None => "-".to_owned(),
-        };
-        table.add_row([
-            findings.label.clone(),
-            thousands(findings.pool_peak_bytes),
-            against,
-            thousands(findings.pool_peak_pages),
-            thousands(bytes),
-            if bytes > 0 { share(findings.pool_peak_bytes, bytes) } else { "-".to_owned() },
-            thousands(run.metadata_peak_bytes),
-            thousands(run.peak_bytes),
-        ]);
-    }
-    let table = fitted(table, &[4, 6, 7], screen);
-    let mut text = section("(c) PEAK POOL SIZE", "of the run with the median pool; bytes", &table);
-    text.pop();
-    text += &wrapped(
-        "",
-        "",
+    let density = |it: &LiveFindings| match it.pool_peak_page_bytes() {
+        0 => "-".to_owned(),
+        bytes => share(it.pool_peak_bytes, bytes),
+    };
+    let versus = |it: &LiveFindings| {
+        against(it.is_base(), it.pool_percent_of_base.map(|percent| percent - 100.0))
+    };
+    let table = listed(
+        report.ended().filter_map(|it| Some((it, it.median_run()?))),
+        &[
+            ("LABEL", &|(it, _)| it.label.clone()),
+            ("POOL", &|(it, _)| thousands(it.pool_peak_bytes)),
+            ("vs BASE", &|(it, _)| versus(it)),
+            ("PAGES", &|(it, _)| thousands(it.pool_peak_pages)),
+            ("THEIR BYTES", &|(it, _)| thousands(it.pool_peak_page_bytes())),
+            ("POOL/BYTES", &|(it, _)| density(it)),
+            ("METADATA", &|(_, run)| thousands(run.metadata_peak_bytes)),
+            ("ALL", &|(_, run)| thousands(run.peak_bytes)),
+        ],
+    );
+    explained(
+        "(c) PEAK POOL SIZE",
+        "of the run with the median pool; bytes",
+        &fitted(table, &[4, 6, 7], screen),
         "PAGES: in the pool at its peak. A pool with more pages is larger too; POOL/BYTES shows \
          its density. ALL: peak of programs, pool and metadata together.",
-    );
-    text + "\n"
+    ) + "\n"
 }
 
 /// (d): the figures that the study did not take.
 fn beyond(report: &LiveReport, screen: Screen) -> String {
-    let mut table = table(&[
-        "LABEL",
-        "STORED",
-        "LOADED",
-        "REFUSED",
-        "FREED",
-        "FREE ms",
-        "ENGINE CPU s",
-        "of CPU",
-    ]);
-    for findings in report.ended() {
-        let median = |of: fn(&LiveRun) -> f64| Stats::of(&findings.each(of)).median;
-        let pages = |of: fn(&LiveRun) -> f64| thousands(median(of) as u64);
-        let cpu = median(|run| run.user_s + run.sys_s);
-        let engine = median(|run| run.engine_cpu_s);
-        table.add_row([
-            findings.label.clone(),
-            pages(|run| run.stored_pages as f64),
-            pages(|run| run.loaded_pages as f64),
-            pages(|run| run.refused_pages as f64),
-            match findings.parts.is_kernel() {
-                true => "-".to_owned(),
-                false => pages(|run| run.freed_pages.unwrap_or(0) as f64),
-            },
-            match findings.parts.is_kernel() {
-                true => "-".to_owned(),
-                false => format!("{:.1}", median(|run| run.free_ms.unwrap_or(0.0))),
-            },
-            format!("{engine:.2}"),
-            if cpu > 0.0 { format!("{:.0}%", engine / cpu * 100.0) } else { "-".to_owned() },
-        ]);
-    }
+    let median = |it: &LiveFindings, of: fn(&LiveRun) -> f64| Stats::of(&it.each(of)).median;
+    let pages = |it: &LiveFindings, of| thousands(median(it, of) as u64);
+    let own = |it: &LiveFindings, text: &dyn Fn() -> String| match it.parts.is_kernel() {
+        true => "-".to_owned(),
+        false => text(),
+    };
+    let of_cpu = |it: &LiveFindings| {
+        let cpu = median(it, |run| run.user_s + run.sys_s);
+        let engine = median(it, |run| run.engine_cpu_s);
+        if cpu > 0.0 { format!("{:.0}%", engine / cpu * 100.0) } else { "-".to_owned() }
+    };
+    let freed = |run: &LiveRun| run.freed_pages.unwrap_or(0) as f64;
+    let free_ms = |run: &LiveRun| run.free_ms.unwrap_or(0.0);
+    let table = listed(
+        report.ended(),
+        &[
+            ("LABEL", &|it| it.label.clone()),
+            ("STORED", &|it| pages(it, |run| run.stored_pages as f64)),
+            ("LOADED", &|it| pages(it, |run| run.loaded_pages as f64)),
+            ("REFUSED", &|it| pages(it, |run| run.refused_pages as f64)),
+            ("FREED", &|it| own(it, &|| pages(it, freed))),
+            ("FREE ms", &|it| own(it, &|| format!("{:.1}", median(it, free_ms)))),
+            ("ENGINE CPU s", &|it| format!("{:.2}", median(it, |run| run.engine_cpu_s))),
+            ("of CPU", &|it| of_cpu(it)),
+        ],
+    );
     let table = fitted(table, &[7, 3, 4], screen);
     let mut text = section("(d) BEYOND THE STUDY", "medians; pages where no unit is given", &table);
-    let mut table = self::table(&["LARGEST FREEING", "PAGES", "LEFT", "POOL", "LEFT", "IDEAL"]);
-    let mut rows = 0;
-    for findings in report.ended() {
-        let Some(freeing) = &findings.largest_freeing else { continue };
-        rows += 1;
-        table.add_row([
-            findings.label.clone(),
-            thousands(freeing.pages_before),
-            thousands(freeing.pages_after),
-            thousands(freeing.pool_before_bytes),
-            thousands(freeing.pool_after_bytes),
-            thousands(freeing.ideal_bytes()),
-        ]);
-    }
-    if rows > 0 {
+    let mut freeings = report.ended().filter_map(|it| Some((it, it.largest_freeing?))).peekable();
+    if freeings.peek().is_some() {
+        let table = listed(
+            freeings,
+            &[
+                ("LARGEST FREEING", &|(it, _)| it.label.clone()),
+                ("PAGES", &|(_, freeing)| thousands(freeing.pages_before)),
+                ("LEFT", &|(_, freeing)| thousands(freeing.pages_after)),
+                ("POOL", &|(_, freeing)| thousands(freeing.pool_before_bytes)),
+                ("LEFT", &|(_, freeing)| thousands(freeing.pool_after_bytes)),
+                ("IDEAL", &|(_, freeing)| thousands(freeing.ideal_bytes())),
+            ],
+        );
         text += &format!("{}\n", fitted(table, &[], screen));
         text += "IDEAL: the remaining pages at the density from before; bytes.\n\n";
     }
@@ -372,8 +302,7 @@ fn beyond(report: &LiveReport, screen: Screen) -> String {
         text +=
             "ENGINE CPU of the kernel: the thread that holds the limit; the rest is in sys.\n\n";
     }
-    text += &pools_over_time(report, screen);
-    text
+    text + &pools_over_time(report, screen)
 }
 
 fn pools_over_time(report: &LiveReport, screen: Screen) -> String {
