@@ -1,9 +1,10 @@
 //! Section (e) of the report: accesses to pools with limits.
 
+use comfy_table::Table;
 use serde::{Deserialize, Serialize};
 
 use super::format::{
-    Screen, counted, fitted, mib, nanoseconds, section, share, table, thousands, wrapped,
+    Screen, counted, fact, fitted, listed, mib, nanoseconds, section, share, thousands, wrapped,
 };
 use super::{Findings, Percentiles, Report, label, median};
 use crate::lab::experiment::Combination;
@@ -119,8 +120,11 @@ pub(super) fn is_steady(combination: &Combination) -> bool {
     combination.parts.limit.is_none_or(|limit| limit.shrinker == ShrinkerMode::Off)
 }
 
+/// A combination with accesses.
+type Row<'a> = (&'a Findings, LimitParts, &'a AccessFindings);
+
 /// Those with accesses.
-fn accessed(report: &Report) -> Vec<(&Findings, LimitParts, &AccessFindings)> {
+fn accessed(report: &Report) -> Vec<Row<'_>> {
     let runs = report.combinations.iter();
     runs.filter_map(|findings| Some((findings, findings.parts.limit?, findings.access.as_ref()?)))
         .collect()
@@ -159,7 +163,7 @@ pub(super) fn settings(report: &Report) -> String {
         accesses.skew,
         accesses.seed,
     );
-    wrapped("limits    ", "          ", &words)
+    fact("limits", &words)
 }
 
 /// (e): three tables. Empty without limits.
@@ -169,84 +173,45 @@ pub(super) fn tables(report: &Report, screen: Screen) -> String {
         return String::new();
     }
     let percent = |share: f64| format!("{:.2}%", share * 100.0);
-    let mut hits = table(&[
-        "LABEL",
-        "POOL HIT",
-        "BACKING",
-        "MISS",
-        "REFUSED",
-        "ACCESSES/s",
-        "POOL PEAK",
-        "LIMIT",
-    ]);
-    for (findings, limit, access) in &all {
-        let limit = match limit.max_pool {
-            MaxPool::None => "none".to_owned(),
-            MaxPool::Bytes(bytes) => mib(bytes),
-        };
-        hits.add_row([
-            label(findings),
-            percent(access.pool_hit_share),
-            percent(access.backing_hit_share),
-            percent(access.miss_share),
-            thousands(median(access.refused_pages.clone())),
-            thousands(access.rate() as u64),
-            mib(access.pool_peak_bytes),
-            limit,
-        ]);
-    }
-    let mut times = table(&[
-        "LATENCY",
-        "POOL p50",
-        "p99",
-        "BACKING p50",
-        "p99",
-        "STORE p50",
-        "p99",
-        "FIRST p99",
-    ]);
-    for (findings, _, access) in &all {
-        let mut row = vec![label(findings)];
-        for of in [&access.pool_load_ns, &access.backing_load_ns, &access.store_ns] {
-            let some = |ns| if of.count > 0 { nanoseconds(ns) } else { "-".to_owned() };
-            row.extend([of.p50, of.p99].map(some));
-        }
-        row.push(nanoseconds(findings.store_ns.p99));
-        times.add_row(row);
-    }
-    let mut writes = table(&[
-        "WRITEBACK",
-        "PAGES",
-        "CLEAN",
-        "THROUGH",
-        "PROMOTED",
-        "p50",
-        "p99",
-        "TIME",
-        "WRITTEN",
-    ]);
-    for (findings, _, access) in &all {
-        let batch = |percent| match access.writeback.count {
-            0 => "-".to_owned(),
-            _ => nanoseconds(access.writeback.percentile_ns(percent)),
-        };
-        writes.add_row([
-            label(findings),
-            thousands(median(access.written_back_pages.clone())),
-            thousands(median(access.dropped_clean_pages.clone())),
-            thousands(median(access.written_through_pages.clone())),
-            thousands(median(access.promoted_pages.clone())),
-            batch(50.0),
-            batch(99.0),
-            format!("{:.2} s", median_of(&access.writeback_s)),
-            mib(median(access.written_bytes.clone())),
-        ]);
-    }
+    let limit_of = |limit: &LimitParts| match limit.max_pool {
+        MaxPool::None => "none".to_owned(),
+        MaxPool::Bytes(bytes) => mib(bytes),
+    };
+    let hits = listed(
+        &all,
+        &[
+            ("LABEL", &|(findings, ..)| label(findings)),
+            ("POOL HIT", &|(.., access)| percent(access.pool_hit_share)),
+            ("BACKING", &|(.., access)| percent(access.backing_hit_share)),
+            ("MISS", &|(.., access)| percent(access.miss_share)),
+            ("REFUSED", &|(.., access)| pages(&access.refused_pages)),
+            ("ACCESSES/s", &|(.., access)| thousands(access.rate() as u64)),
+            ("POOL PEAK", &|(.., access)| mib(access.pool_peak_bytes)),
+            ("LIMIT", &|(_, limit, _)| limit_of(limit)),
+        ],
+    );
+    let time = |of: &LatencySummary, ns| match of.count {
+        0 => "-".to_owned(),
+        _ => nanoseconds(ns),
+    };
+    let times = listed(
+        &all,
+        &[
+            ("LATENCY", &|(findings, ..)| label(findings)),
+            ("POOL p50", &|(.., it)| time(&it.pool_load_ns, it.pool_load_ns.p50)),
+            ("p99", &|(.., it)| time(&it.pool_load_ns, it.pool_load_ns.p99)),
+            ("BACKING p50", &|(.., it)| time(&it.backing_load_ns, it.backing_load_ns.p50)),
+            ("p99", &|(.., it)| time(&it.backing_load_ns, it.backing_load_ns.p99)),
+            ("STORE p50", &|(.., it)| time(&it.store_ns, it.store_ns.p50)),
+            ("p99", &|(.., it)| time(&it.store_ns, it.store_ns.p99)),
+            ("FIRST p99", &|(findings, ..)| nanoseconds(findings.store_ns.p99)),
+        ],
+    );
     let runs = counted(report.settings.runs_each, "run");
     let hits = fitted(hits, &[3, 6, 2], screen);
     let mut text = section("(e) ACCESSES UNDER A LIMIT", &format!("shares of all {runs}"), &hits);
     let (times, writes) =
-        (fitted(times, &[7, 3, 1], screen), fitted(writes, &[4, 2, 3, 6], screen));
+        (fitted(times, &[7, 3, 1], screen), fitted(writebacks(&all), &[4, 2, 3, 6], screen));
     text += &format!("{times}\n\n{writes}\n\n");
     text += &wrapped(
         "",
@@ -257,6 +222,33 @@ pub(super) fn tables(report: &Report, screen: Screen) -> String {
          up to 64 pages, to a quarter. Counts, rates and TIME are of the median run.",
     );
     text + "\n"
+}
+
+/// The median run's pages.
+fn pages(by_run: &[u64]) -> String {
+    thousands(median(by_run.to_vec()))
+}
+
+/// What left the pool for the backing.
+fn writebacks(all: &[Row<'_>]) -> Table {
+    let batch = |access: &AccessFindings, percent| match access.writeback.count {
+        0 => "-".to_owned(),
+        _ => nanoseconds(access.writeback.percentile_ns(percent)),
+    };
+    listed(
+        all,
+        &[
+            ("WRITEBACK", &|(findings, ..)| label(findings)),
+            ("PAGES", &|(.., access)| pages(&access.written_back_pages)),
+            ("CLEAN", &|(.., access)| pages(&access.dropped_clean_pages)),
+            ("THROUGH", &|(.., access)| pages(&access.written_through_pages)),
+            ("PROMOTED", &|(.., access)| pages(&access.promoted_pages)),
+            ("p50", &|(.., access)| batch(access, 50.0)),
+            ("p99", &|(.., access)| batch(access, 99.0)),
+            ("TIME", &|(.., access)| format!("{:.2} s", median_of(&access.writeback_s))),
+            ("WRITTEN", &|(.., access)| mib(median(access.written_bytes.clone()))),
+        ],
+    )
 }
 
 /// The names and values of the columns that a run has with a limit.
