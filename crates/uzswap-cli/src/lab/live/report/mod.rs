@@ -299,6 +299,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_saved_study_is_read_and_written_as_it_is() {
+        let path = "../../docs/experiments/2026-11-29-allocator-study.json";
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut saved: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let kernel = serde_json::json!({ "engine": "kernel", "kernel": "zram", "zpool": null });
+        let row = saved["combinations"][1].as_object_mut().unwrap();
+        row.remove("index");
+        row.extend(kernel.as_object().unwrap().clone());
+        saved["program"]["timeout_s"] = 90.5.into();
+        saved["program"]["preset"] = "stress:60s".into();
+        let report: LiveReport = serde_json::from_value(saved.clone()).unwrap();
+        assert!(report.has_kernel());
+        assert_eq!(serde_json::to_value(&report).unwrap(), saved);
+    }
+
+    #[test]
     fn the_largest_freeing_is_the_deepest_fall() {
         let samples = |pages: &[u64]| -> Vec<RunSample> {
             let sample = |(at, &stored_pages): (usize, &u64)| RunSample {
