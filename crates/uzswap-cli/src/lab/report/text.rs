@@ -71,7 +71,7 @@ fn header(report: &Report, screen: Screen) -> String {
         counted(report.combinations.len(), "combination"),
         counted(report.settings.runs_each, "run"),
     );
-    let what = match corpus.kind {
+    let what = match &*corpus.kind {
         "sizes" => "sizes, contents made up: ",
         "trace" => "trace of ",
         _ => "",
