@@ -227,7 +227,8 @@ fn expected(list: &Value, places: &[&str]) -> Vec<f64> {
 fn checks() {
     let good = html::page(
         &json!({ "schema": "uzswap-bench-index/1", "version": "1", "command": "x",
-        "created_at": "now", "machine": { "kernel": "", "cpu": "", "cpus": 1 }, "cells": [] }),
+        "created_at": "now", "machine": { "kernel": "", "cpu": "", "cpus": 1 },
+        "rounds": 1, "seed": 1, "cells": [] }),
         "y",
     );
     let good = good.unwrap();

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 
 use super::Failure;
-use super::compare::with_progress;
 use super::corpus::Source;
 use super::json::JsonOutput;
 use super::live::{self, parse_time};
+use super::progress::with_progress;
 use super::report_args::ReportArgs;
 use super::sample::{self, SampleSize};
 use super::window;
@@ -143,7 +143,7 @@ impl Advise {
             object_headers: Vec::new(),
             limits: None,
         };
-        let combinations = with_progress(&experiment).map_err(super::compare::failure)?;
+        let combinations = with_progress(|progress| experiment.run(progress))?;
         let report = Report::new(source.info, settings, None, &combinations);
         let windows = source.observed.windows;
         Ok(AdviceReport::new(target, report, windows, SwapState::of_this_machine()))

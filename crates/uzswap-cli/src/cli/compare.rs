@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,18 +9,19 @@ use anyhow::{Context, anyhow};
 use clap::builder::RangedU64ValueParser;
 
 use super::Failure;
-use super::args::distinct;
+use super::args::{distinct, rounds};
 use super::capture::When;
-use super::corpus::{Source, bar};
+use super::corpus::Source;
 use super::json::JsonOutput;
 use super::limit_args::LimitArgs;
 use super::live::{self, LiveArguments, LiveChoice};
+use super::progress::with_progress;
 use super::report_args::ReportArgs;
 use super::sample::{self, SampleSize};
 use super::size::parse_size;
 use super::window;
 use crate::lab::capture::{CaptureOptions, capture_command, capture_pid};
-use crate::lab::experiment::{Combination, Experiment, ExperimentError, Settings, child};
+use crate::lab::experiment::{Experiment, Settings};
 use crate::lab::replay::FreedHalf;
 use crate::lab::report::format::thousands;
 use crate::lab::report::{Baseline, Bound, Changes, Report, Schema, Screen};
@@ -142,7 +142,7 @@ pub(super) struct Compare {
     /// Each run is a process of its own. Without this, a sample has fewer than 3 runs where they
     /// would take more than 105 seconds.
     #[arg(long, help_heading = "Comparison", value_name = "N",
-          value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
+          value_parser = rounds())]
     runs: Option<usize>,
     /// Pages to free once all are stored: half (random) or odd
     #[arg(long, hide_short_help = true, help_heading = "Comparison",
@@ -346,11 +346,11 @@ impl Compare {
             object_headers: self.object_header.clone(),
             limits,
         };
-        let result = with_progress(&experiment);
+        let result = with_progress(|progress| experiment.run(progress));
         if result.is_err() {
             self.limits.remove_left(&experiment);
         }
-        let combinations = result.map_err(failure)?;
+        let combinations = result?;
         let limits = experiment.limits.map(|limits| limits.settings);
         let mut report = Report::new(source.info, settings, limits, &combinations);
         report.notes.splice(0..0, warnings);
@@ -424,29 +424,6 @@ fn held(changes: Option<&Changes>) -> Result<(), Failure> {
     }
 }
 
-/// The command's failure, for an experiment that was given up.
-pub(super) fn failure(error: ExperimentError) -> Failure {
-    match error {
-        ExperimentError::Check { .. } => Failure::Check(error.into()),
-        ExperimentError::Machine { .. } | ExperimentError::Interrupted => {
-            Failure::Machine(error.into())
-        }
-    }
-}
-
-/// Runs the experiment with a bar on standard error, if that is a terminal.
-pub(super) fn with_progress(experiment: &Experiment) -> Result<Vec<Combination>, ExperimentError> {
-    let bar = bar(0, "{elapsed:>4} [{bar:30}] {pos}/{len}  {msg}");
-    bar.enable_steady_tick(Duration::from_millis(250));
-    let result = experiment.run(&mut |done, total, next| {
-        bar.set_length(total as u64);
-        bar.set_position(done as u64);
-        bar.set_message(next.to_owned());
-    });
-    bar.finish_and_clear();
-    result
-}
-
 fn parse_header(text: &str) -> Result<(ZpoolKind, usize), String> {
     let (zpool, bytes) = text
         .split_once('=')
@@ -456,16 +433,4 @@ fn parse_header(text: &str) -> Result<(ZpoolKind, usize), String> {
     let bytes =
         bytes.ok_or_else(|| format!("an object header must be 0 to {OBJECT_HEADER_MAX} bytes"))?;
     Ok((zpool, bytes))
-}
-
-/// The hidden command that does one run.
-#[derive(Debug, clap::Args)]
-pub(super) struct CompareRun {}
-
-impl CompareRun {
-    pub(super) fn run(self) -> Result<(), Failure> {
-        child(io::stdin().lock(), io::stdout().lock())
-            .context("this hidden command reads its task from `uzswap compare`")
-            .map_err(Failure::Machine)
-    }
 }

@@ -14,6 +14,7 @@ mod limit_args;
 mod live;
 mod manual;
 mod program;
+mod progress;
 mod report_args;
 mod run;
 mod sample;
@@ -32,6 +33,9 @@ use std::process::ExitCode;
 use anyhow::Error;
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::lab::experiment;
+use crate::lab::study::{index, swapload};
+use progress::answer;
 use uzswap_sys::escape::escaped;
 use uzswap_sys::inherited::raise_stack;
 use uzswap_sys::signals::report_size_limit_as_error;
@@ -97,16 +101,16 @@ struct InnerCli {
 
 #[derive(Debug, Subcommand)]
 enum InnerCommand {
-    #[command(name = crate::lab::experiment::CHILD_COMMAND)]
-    CompareRun(compare::CompareRun),
+    #[command(name = experiment::CHILD_COMMAND)]
+    CompareRun,
     InCgroup(kernel_swap::InCgroup),
-    #[command(name = crate::lab::study::index::RUN_COMMAND)]
+    #[command(name = index::RUN_COMMAND)]
     IndexRun,
     KernelRun(kernel_swap::KernelRun),
     ProbeLatency(kernel_swap::ProbeLatency),
     #[command(name = uzswap_kernel_swap::WATCHER_COMMAND)]
     RestoreWhenEnded(kernel_swap::RestoreWhenEnded),
-    #[command(name = crate::lab::study::swapload::RUN_COMMAND)]
+    #[command(name = swapload::RUN_COMMAND)]
     SwaploadRun,
     UseMemory(use_memory::UseMemory),
 }
@@ -123,12 +127,12 @@ impl InnerCommand {
     fn run(self) -> Result<ExitCode, Failure> {
         match self {
             InnerCommand::InCgroup(command) => return Ok(command.run()),
-            InnerCommand::CompareRun(command) => command.run(),
-            InnerCommand::IndexRun => bench::index::run_one(),
+            InnerCommand::CompareRun => answer("compare", experiment::child),
+            InnerCommand::IndexRun => answer("bench index", index::child),
             InnerCommand::KernelRun(command) => command.run(),
             InnerCommand::ProbeLatency(command) => command.run(),
             InnerCommand::RestoreWhenEnded(command) => command.run(),
-            InnerCommand::SwaploadRun => bench::swapload::run_one(),
+            InnerCommand::SwaploadRun => answer("bench swapload", swapload::child),
             InnerCommand::UseMemory(command) => command.run(),
         }
         .map(|()| ExitCode::SUCCESS)

@@ -21,7 +21,7 @@ use uzswap_sys::process::end_with_parent;
 const PANICKED: i32 = 101;
 
 /// How often the parent looks whether it was interrupted.
-const TICK: Duration = Duration::from_millis(50);
+pub(super) const TICK: Duration = Duration::from_millis(50);
 
 /// The task of a child.
 #[derive(Debug, Serialize, Deserialize)]

@@ -8,10 +8,9 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 use super::child::{self, ChildError, Refusal};
 use super::compressed_lengths::{self, KindLengths, KindPages};
@@ -21,6 +20,7 @@ use super::replay::{
     replay_trace,
 };
 use super::size_list::{SizeList, SizesError, StripPadding};
+use super::turns::{Cell, Progress, Study, StudyError, take_turns};
 use uzswap::compressor::{Compressor, CompressorKind};
 use uzswap::index::IndexKind;
 use uzswap::page::{PAGE_SIZE, Page};
@@ -165,7 +165,7 @@ pub struct RunSpec {
 
 /// The reply of a child.
 #[derive(Debug, Serialize, Deserialize)]
-struct Reply {
+pub(super) struct Reply {
     run: RunResult,
     lengths: Option<Vec<KindLengths>>,
 }
@@ -194,80 +194,20 @@ impl Combination {
     }
 }
 
-/// Why an experiment was given up.
-#[derive(Debug, Error)]
-pub enum ExperimentError {
-    /// A run found a page changed or a store broken.
-    #[error("{combination}, run {run}: {message}")]
-    Check {
-        /// Allocator and compressor.
-        combination: String,
-        /// The run, from 1.
-        run: usize,
-        /// What is wrong.
-        message: String,
-    },
-    /// A run could not be started or finished.
-    #[error("{combination}, run {run}: {message}")]
-    Machine {
-        /// Allocator and compressor.
-        combination: String,
-        /// The run, from 1.
-        run: usize,
-        /// What went wrong.
-        message: String,
-    },
-    /// Ctrl-C or a like signal.
-    #[error("interrupted")]
-    Interrupted,
-}
-
 impl Experiment {
-    /// Runs it. Before each run, `progress` gets the number of runs that are done, of all runs, and
-    /// the next run.
+    /// Runs it.
     ///
     /// # Errors
     ///
-    /// [`ExperimentError`], at the first run that does not end well. No child is left running.
-    pub fn run(
-        &self,
-        progress: &mut dyn FnMut(usize, usize, &str),
-    ) -> Result<Vec<Combination>, ExperimentError> {
-        let mut combinations = self.combinations();
-        let total = combinations.len() * self.runs;
-        let mut done = 0;
-        let start = Instant::now();
-        for run in 0..self.runs {
-            if !has_time(self.time_max, run, start.elapsed()) {
-                break;
-            }
-            let mut counted: Vec<CompressorKind> = Vec::new();
-            for (combination, compressor) in &mut combinations {
-                let label = combination.label();
-                let is_first = run == 0 && !counted.contains(compressor);
-                counted.push(*compressor);
-                progress(done, total, &format!("{label}, run {} of {}", run + 1, self.runs));
-                let spec = RunSpec {
-                    corpus: self.corpus.clone(),
-                    pages: self.pages,
-                    units: if run == 0 { self.units.clone() } else { Vec::new() },
-                    parts: combination.parts,
-                    compressor: *compressor,
-                    is_brief: self.is_brief,
-                    object_header_bytes: combination.object_header_bytes,
-                    settings: self.settings,
-                    limit_settings: self.limits.as_ref().map(|limits| limits.settings.clone()),
-                    kinds: self.kinds.clone().filter(|_| is_first),
-                };
-                let reply: Reply = child::ask(&[CHILD_COMMAND], &spec)
-                    .map_err(|error| ExperimentError::of_run(error, label, run + 1))?;
-                combination.runs.push(reply.run);
-                combination.lengths = combination.lengths.take().or(reply.lengths);
-                done += 1;
-            }
-        }
-        progress(total, total, "");
-        Ok(combinations.into_iter().map(|(combination, _)| combination).collect())
+    /// At the first run that does not end well. No child is left running.
+    pub fn run(&self, progress: Progress<'_>) -> Result<Vec<Combination>, StudyError> {
+        let cells = take_turns(self, progress)?;
+        let whole = |Cell { variant: (combination, _), runs }: Cell<_, Reply>| {
+            let lengths = runs.iter().find_map(|reply| reply.lengths.clone());
+            let runs = runs.into_iter().map(|reply| reply.run).collect();
+            Combination { runs, lengths, ..combination }
+        };
+        Ok(cells.into_iter().map(whole).collect())
     }
 
     fn combinations(&self) -> Vec<(Combination, CompressorKind)> {
@@ -341,13 +281,47 @@ impl Experiment {
     }
 }
 
-impl ExperimentError {
-    fn of_run(error: ChildError, combination: String, run: usize) -> ExperimentError {
-        match error {
-            ChildError::Check(message) => ExperimentError::Check { combination, run, message },
-            ChildError::Machine(message) => ExperimentError::Machine { combination, run, message },
-            ChildError::Interrupted => ExperimentError::Interrupted,
-        }
+impl Study for Experiment {
+    type Variant = (Combination, CompressorKind);
+    type Run = Reply;
+
+    fn rounds(&self) -> usize {
+        self.runs
+    }
+
+    fn groups(&self) -> Vec<Vec<(Combination, CompressorKind)>> {
+        vec![self.combinations()]
+    }
+
+    fn label(&self, (combination, _): &(Combination, CompressorKind)) -> String {
+        combination.label()
+    }
+
+    fn measure(
+        &self,
+        (combination, compressor): &(Combination, CompressorKind),
+        round: usize,
+    ) -> Result<Reply, ChildError> {
+        let is_first = round == 0;
+        // Lengths are those of a compressor, whatever the parts.
+        let is_counted = is_first && self.parts().first() == Some(&combination.parts);
+        let spec = RunSpec {
+            corpus: self.corpus.clone(),
+            pages: self.pages,
+            units: if is_first { self.units.clone() } else { Vec::new() },
+            parts: combination.parts,
+            compressor: *compressor,
+            is_brief: self.is_brief,
+            object_header_bytes: combination.object_header_bytes,
+            settings: self.settings,
+            limit_settings: self.limits.as_ref().map(|limits| limits.settings.clone()),
+            kinds: self.kinds.clone().filter(|_| is_counted),
+        };
+        child::ask(&[CHILD_COMMAND], &spec)
+    }
+
+    fn has_time(&self, rounds_before: usize, elapsed: Duration) -> bool {
+        has_time(self.time_max, rounds_before, elapsed)
     }
 }
 

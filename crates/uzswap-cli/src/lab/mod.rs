@@ -20,6 +20,7 @@ pub mod sample;
 pub mod size_list;
 mod student;
 pub mod study;
+pub mod turns;
 pub mod working_set;
 pub mod workload;
 pub mod zipf;

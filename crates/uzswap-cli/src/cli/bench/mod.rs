@@ -1,19 +1,23 @@
 //! `uzswap bench STUDY`: benchmarks of single parts of the store, beside their rivals.
 
-pub(super) mod index;
+mod index;
 mod map;
 mod same_filled;
-pub(super) mod swapload;
+mod swapload;
 
-use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Subcommand;
+use serde::Serialize;
 
 use super::Failure;
-use super::corpus::bar;
-use crate::lab::study::{Spread, StudyError};
+use super::json::JsonOutput;
+use super::report_args::ReportArgs;
+use crate::lab::report::format::{table, trimmed, wrapped};
+use crate::lab::report::{Envelope, Schema};
+use crate::lab::study::Spread;
 use uzswap_sys::interrupt;
 
 /// What `uzswap bench` is asked for.
@@ -46,31 +50,64 @@ impl Bench {
     }
 }
 
-/// The result of an inner command, which does one run of a study.
-fn answer(study: &str, done: io::Result<()>) -> Result<(), Failure> {
-    done.with_context(|| format!("this hidden command reads its task from `uzswap bench {study}`"))
-        .map_err(Failure::Machine)
+/// The flags of all studies, and where their findings go.
+#[derive(Debug, clap::Args)]
+struct Output {
+    /// Print one JSON document instead, or write it to FILE beside the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    json: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
-/// Runs a study with a bar on standard error, if that is a terminal. An interrupt has its effect
-/// once the study's children are gone.
-fn with_progress<T>(
-    study: impl FnOnce(&mut dyn FnMut(usize, usize, &str)) -> Result<T, StudyError>,
-) -> Result<T, Failure> {
-    interrupt::watch().context("cannot install signal handlers").map_err(Failure::Machine)?;
-    let bar = bar(0, "{elapsed:>4} [{bar:30}] {pos}/{len}  {msg}");
-    bar.enable_steady_tick(Duration::from_millis(250));
-    let result = study(&mut |done, total, next| {
-        bar.set_length(total as u64);
-        bar.set_position(done as u64);
-        bar.set_message(next.to_owned());
-    });
-    bar.finish_and_clear();
-    interrupt::end_if_noted();
-    result.map_err(|error| match error {
-        StudyError::Check { .. } => Failure::Check(error.into()),
-        StudyError::Machine { .. } | StudyError::Interrupted => Failure::Machine(error.into()),
-    })
+/// The findings of a study.
+trait Findings: Serialize {
+    /// The form of their document.
+    const SCHEMA: Schema;
+
+    /// Their text; `envelope` has the version and the machine.
+    fn text(&self, envelope: &Envelope) -> String;
+}
+
+impl Output {
+    /// Makes a study, and prints what it finds. An interrupt has its effect once the study's
+    /// children are gone, and its files removed.
+    fn of<T: Findings>(self, study: impl FnOnce() -> Result<T, Failure>) -> Result<(), Failure> {
+        interrupt::watch().context("cannot install signal handlers").map_err(Failure::Machine)?;
+        let mut json = JsonOutput::open(self.json.as_ref())?;
+        let mut page = self.report.open()?;
+        let findings = study();
+        interrupt::end_if_noted();
+        let findings = findings?;
+        let envelope = Envelope::new(T::SCHEMA);
+        let document = envelope.around(&findings);
+        let printed = json.print_document(&document, || findings.text(&envelope));
+        page.write(&document).and(printed)
+    }
+}
+
+/// The lines that a text begins with: a title, facts with their names, and the machine, with a
+/// remark on it.
+fn opening(envelope: &Envelope, title: &str, facts: &[(&str, &str)], remark: &str) -> String {
+    let Envelope { version, command, machine, .. } = envelope;
+    let machine = format!("Linux {}, {} x {}{remark}", machine.kernel, machine.cpus, machine.cpu);
+    let mut text = format!("uzswap {version} {command}: {title}\n");
+    for (name, words) in facts.iter().chain(&[("machine", &*machine)]) {
+        text += &wrapped(&format!("{name:10}"), "          ", words);
+    }
+    text
+}
+
+/// A table of rows.
+fn lines<R>(header: &[&str], rows: impl IntoIterator<Item = R>) -> String
+where
+    Vec<String>: From<R>,
+{
+    let mut table = table(header);
+    for row in rows {
+        table.add_row(Vec::from(row));
+    }
+    trimmed(&table)
 }
 
 /// Seconds from 0.01 to 3600.

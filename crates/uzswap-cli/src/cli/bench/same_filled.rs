@@ -1,25 +1,24 @@
 //! `uzswap bench same-filled`: the checks for same-filled pages side by side.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
+use super::{Output, lines, opening};
 use crate::cli::Failure;
-use crate::cli::corpus::{Source, bar};
-use crate::cli::json::JsonOutput;
-use crate::cli::report_args::ReportArgs;
+use crate::cli::args::rounds;
+use crate::cli::corpus::Source;
+use crate::cli::progress::with_progress;
 use crate::cli::size::parse_size;
-use crate::lab::report::format::{mib, table, thousands, trimmed, wrapped};
-use crate::lab::report::{CorpusInfo, Envelope, Machine, Schema};
+use crate::lab::report::format::{mib, thousands, wrapped};
+use crate::lab::report::{CorpusInfo, Envelope, Schema};
 use crate::lab::sample::SamplePlan;
 use crate::lab::study::same_filled::{
-    CheckFindings, FEW_PAGES, Figures, Findings, SameFilledError, measure, read_pages,
+    CheckFindings, FEW_PAGES, Figures, Findings, measure, read_pages,
 };
 use crate::lab::workload::Workload;
 use uzswap::page::PAGE_SIZE;
-use uzswap_sys::interrupt;
 
 /// What `uzswap bench same-filled` is asked for.
 #[derive(Debug, clap::Args)]
@@ -39,20 +38,15 @@ pub(super) struct SameFilled {
     seed: u64,
     /// Turns of each check
     #[arg(long, value_name = "N", default_value_t = 15,
-          value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
+          value_parser = rounds())]
     rounds: usize,
-    /// Print one JSON document instead, or write it to FILE beside the text
-    #[arg(long, value_name = "FILE", num_args = 0..=1)]
-    json: Option<Option<PathBuf>>,
     #[command(flatten)]
-    report: ReportArgs,
+    output: Output,
 }
 
-/// The printed report; with `--json`, as it is.
+/// The findings, and the pages that they are of.
 #[derive(Debug, Serialize)]
 struct Report {
-    #[serde(flatten)]
-    envelope: Envelope,
     corpus: CorpusInfo,
     #[serde(flatten)]
     findings: Findings,
@@ -60,69 +54,42 @@ struct Report {
 
 impl SameFilled {
     pub(super) fn run(self) -> Result<(), Failure> {
-        interrupt::watch().context("cannot watch for signals").map_err(Failure::Machine)?;
-        let mut output = JsonOutput::open(self.json.as_ref())?;
-        let mut page = self.report.open()?;
-        let result = self.report();
-        // Files are removed: an interrupt may have its effect now.
-        interrupt::end_if_noted();
-        let report = result?;
-        let printed = output.print_document(&report, || report.text());
-        page.write(&report).and(printed)
-    }
-
-    fn report(&self) -> Result<Report, Failure> {
-        let source = match &self.corpus {
-            Some(path) => Source::of_file(path, SamplePlan::ALL)?,
-            None => Source::of_workload(self.workload, self.seed, self.size)?,
-        };
-        let path = source.file.path();
-        let path = Path::new(path);
-        let pages = read_pages(path)
-            .with_context(|| format!("cannot read {}", path.display()))
-            .map_err(Failure::Machine)?;
-        let bar = bar(self.rounds as u64, "{elapsed:>4} [{bar:30}] {pos}/{len}");
-        let findings = measure(&pages, self.rounds, &mut |done| bar.set_position(done as u64));
-        bar.finish_and_clear();
-        let findings = findings.map_err(|error| match error {
-            SameFilledError::Wrong { .. } => Failure::Check(error.into()),
-            SameFilledError::Interrupted => Failure::Machine(error.into()),
-        })?;
-        Ok(Report {
-            envelope: Envelope::new(Schema::BenchSameFilled),
-            corpus: source.info,
-            findings,
+        let SameFilled { corpus, workload, size, seed, rounds, output } = self;
+        output.of(|| {
+            let source = match &corpus {
+                Some(path) => Source::of_file(path, SamplePlan::ALL)?,
+                None => Source::of_workload(workload, seed, size)?,
+            };
+            let path = source.file.path();
+            let pages = read_pages(path)
+                .with_context(|| format!("cannot read {}", path.display()))
+                .map_err(Failure::Machine)?;
+            let findings = with_progress(|progress| measure(&pages, rounds, progress))?;
+            Ok(Report { corpus: source.info, findings })
         })
     }
 }
 
-impl Report {
-    fn text(&self) -> String {
+impl super::Findings for Report {
+    const SCHEMA: Schema = Schema::BenchSameFilled;
+
+    fn text(&self, envelope: &Envelope) -> String {
         let Findings { census, rounds, evict_bytes, instruction_set, checks } = &self.findings;
         let share = |pages: u64| {
             let percent = 100.0 * pages as f64 / census.pages as f64;
             format!("{} ({percent:.2} %)", thousands(pages))
         };
-        let line = |name: &str, words: &str| wrapped(name, "          ", words);
-        let mut text = format!(
-            "uzswap {} bench same-filled: {} checks, taking turns, {rounds} rounds\n",
-            self.envelope.version,
-            checks.len()
+        let kinds = format!(
+            "zero {}, same-filled with those {}, duplicates of other pages {}",
+            share(census.zero_pages),
+            share(census.same_filled_pages),
+            share(census.duplicate_pages)
         );
-        text += &line("corpus    ", &self.origin());
-        text += &line(
-            "pages     ",
-            &format!(
-                "zero {}, same-filled with those {}, duplicates of other pages {}",
-                share(census.zero_pages),
-                share(census.same_filled_pages),
-                share(census.duplicate_pages)
-            ),
-        );
-        let Machine { kernel, cpu, cpus } = &self.envelope.machine;
-        text += &line(
-            "machine   ",
-            &format!("Linux {kernel}, {cpus} x {cpu}; vector is compiled for {instruction_set}"),
+        let mut text = opening(
+            envelope,
+            &format!("{} checks, taking turns, {rounds} rounds", checks.len()),
+            &[("corpus", &self.origin()), ("pages", &kinds)],
+            &format!("; vector is compiled for {instruction_set}"),
         );
         text += "\n";
         let cold = format!("in order, caches emptied before ({})", mib(*evict_bytes as u64));
@@ -136,14 +103,10 @@ impl Report {
             text += &section(&format!("SAME-FILLED PAGES: {cold}"), &same_filled);
             if census.same_filled_pages < FEW_PAGES {
                 text.pop();
-                text += &line(
-                    "",
-                    &format!(
-                        "There are only {} of them: too short a time for the clock.\n",
-                        census.same_filled_pages
-                    ),
+                text += &format!(
+                    "There are only {} of them: too short a time for the clock.\n\n",
+                    census.same_filled_pages
                 );
-                text += "\n";
             }
         }
         let in_cache: Vec<Row<'_>> = checks.iter().map(|of| (of, &of.in_cache)).collect();
@@ -158,7 +121,9 @@ impl Report {
         );
         text
     }
+}
 
+impl Report {
     fn origin(&self) -> String {
         let CorpusInfo { origin, pages, sha256, .. } = &self.corpus;
         let size = mib(pages * PAGE_SIZE as u64);
@@ -174,12 +139,10 @@ fn nanoseconds(ns: f64) -> String {
 }
 
 fn section(title: &str, rows: &[Row<'_>]) -> String {
-    let mut table =
-        table(&["CHECK", "ITERATIONS", "MB/s", "ns/PAGE", "MIN", "MAX", "/ FORWARD", "RANGE"]);
-    for (of, figures) in rows {
+    let row = |(of, figures): &Row<'_>| {
         let (ns, speed) = (figures.ns_per_page, figures.speed_vs_forward);
-        table.add_row([
-            of.check.to_owned(),
+        [
+            of.check.to_string(),
             format!("{:.1}", figures.iterations_mean),
             thousands(figures.mb_per_s.median.round() as u64),
             nanoseconds(ns.median),
@@ -187,7 +150,8 @@ fn section(title: &str, rows: &[Row<'_>]) -> String {
             nanoseconds(ns.max),
             format!("{:.2}", speed.median),
             format!("{:.2} to {:.2}", speed.min, speed.max),
-        ]);
-    }
-    format!("{title}\n\n{}\n\n", trimmed(&table))
+        ]
+    };
+    let header = ["CHECK", "ITERATIONS", "MB/s", "ns/PAGE", "MIN", "MAX", "/ FORWARD", "RANGE"];
+    format!("{title}\n\n{}\n\n", lines(&header, rows.iter().map(row)))
 }

@@ -1,32 +1,35 @@
 //! The pages of the studies of single parts.
 
-use serde::Deserialize;
+use std::fmt::Display;
 
 use super::charts::bars::{Bar, Group, bars};
 use super::figure::Figure;
 use super::section::{Part, Section};
 use super::unit::Unit;
+use crate::lab::report::format::counted;
+use crate::lab::study::{Spread, index, object_mapping, same_filled, swapload};
+use uzswap::index::IndexKind;
 
 /// How to read the figures of all studies.
 const RANGE: &str = "A bar is the median of the rounds, the thin line its range. Less is better.";
 
-/// The median of some rounds and their range; a ratio may have none.
-#[derive(Debug, Clone, Copy, Deserialize)]
-struct Spread {
-    median: Option<f64>,
-    min: Option<f64>,
-    max: Option<f64>,
+/// The same of rates.
+const MEAN: &str = "A bar is the mean of the runs, the thin line their range. More is better.";
+
+/// A bar of a value alone.
+fn alone(name: impl Display, value: f64) -> Bar {
+    Bar { name: name.to_string(), value, ..Bar::default() }
 }
 
-impl Spread {
-    fn bar(self, name: &str) -> Bar {
-        Bar {
-            name: name.to_owned(),
-            value: self.median.unwrap_or(f64::NAN),
-            range: self.min.zip(self.max),
-            ..Bar::default()
-        }
-    }
+/// A bar with its range, where that has ends.
+fn ranged(name: impl Display, Spread { median, min, max }: Spread) -> Bar {
+    let has_ends = min.is_finite() && max.is_finite();
+    Bar { range: has_ends.then_some((min, max)), ..alone(name, median) }
+}
+
+/// A group with a bar for each of some things.
+fn group<T>(name: impl Display, things: &[T], bar: impl Fn(&T) -> Bar) -> Group {
+    Group { name: name.to_string(), bars: things.iter().map(bar).collect() }
 }
 
 /// Which end of the values is better.
@@ -64,273 +67,138 @@ fn best(words: &str, unit: Unit, better: Better, group: &Group) -> Option<String
     })
 }
 
-/// The section that a page begins with.
-fn verdict_section(sentences: Vec<String>) -> Option<Section> {
-    let parts = vec![Part::List(sentences.clone())];
-    (!sentences.is_empty()).then_some(Section { heading: "Verdict", parts })
+/// The page: a verdict, if there is one, and the other sections.
+fn with_verdict(
+    sentences: Vec<String>,
+    sections: impl IntoIterator<Item = Section>,
+) -> Vec<Section> {
+    let has_verdict = !sentences.is_empty();
+    let verdict = Section { heading: "Verdict", parts: vec![Part::List(sentences)] };
+    has_verdict.then_some(verdict).into_iter().chain(sections).collect()
 }
 
-/// A section per size and order of keys, from the study of indexes.
-#[derive(Debug, Deserialize)]
-pub(super) struct Index {
-    cells: Vec<IndexCell>,
-}
-
-#[derive(Debug, Deserialize)]
-struct IndexCell {
-    keys: u64,
-    order: String,
-    index: String,
-    insert: Times,
-    lookup: Times,
-    lookup_chain: Times,
-    replace: Times,
-    remove: Times,
-    resident_bytes_per_entry: Spread,
-}
-
-/// The times of one operation.
-type TimesOf = fn(&IndexCell) -> &Times;
-
-#[derive(Debug, Deserialize)]
-struct Times {
-    ns: Spread,
-}
-
-impl Index {
-    pub(super) fn sections(&self) -> Vec<Section> {
-        let cells = self.cells.chunk_by(|a, b| (a.keys, &a.order) == (b.keys, &b.order));
-        let (mut times, mut bytes, mut lookups) = (Vec::new(), Vec::new(), Vec::new());
-        for cells in cells {
-            let title =
-                format!("{} keys, {}", Unit::Count.text(cells[0].keys as f64), cells[0].order);
-            times.push(index_times(&title, cells));
-            let all = cells.iter().map(|cell| cell.resident_bytes_per_entry.bar(&cell.index));
-            let fast = cells.iter().map(|cell| cell.lookup.ns.bar(&cell.index));
-            lookups.push(Group { name: title.clone(), bars: fast.collect() });
-            bytes.push(Group { name: title, bars: all.collect() });
-        }
-        let mut sentences = verdict("fastest lookup", Unit::Nanoseconds, Better::Less, &lookups);
-        sentences.extend(verdict("smallest", Unit::Bytes, Better::Less, &bytes));
-        let caption = format!("What the process grew by, over the number of keys. {RANGE}");
-        let memory = bars("Bytes an entry", &caption, Unit::Bytes, ("bytes", None), &bytes);
-        let figures = [
-            Section::of_figures("Times", times, "There is no cell."),
-            Section { heading: "Memory", parts: vec![Part::Figure(memory)] },
-        ];
-        verdict_section(sentences).into_iter().chain(figures).collect()
+/// Sections of the study of indexes: a figure for each number and order of keys.
+pub(super) fn of_index(findings: &index::Findings) -> Vec<Section> {
+    let (mut times, mut bytes, mut lookups) = (Vec::new(), Vec::new(), Vec::new());
+    for cells in findings.cells.chunk_by(|a, b| (a.keys, a.order) == (b.keys, b.order)) {
+        let title = format!("{} keys, {}", Unit::Count.text(cells[0].keys as f64), cells[0].order);
+        times.push(index_times(&title, cells));
+        lookups.push(group(&title, cells, |cell| ranged(cell.index, cell.lookup.ns)));
+        bytes.push(group(&title, cells, |it| ranged(it.index, it.resident_bytes_per_entry)));
     }
+    let mut sentences = verdict("fastest lookup", Unit::Nanoseconds, Better::Less, &lookups);
+    sentences.extend(verdict("smallest", Unit::Bytes, Better::Less, &bytes));
+    let caption = format!("What the process grew by, over the number of keys. {RANGE}");
+    let memory = bars("Bytes an entry", &caption, Unit::Bytes, ("bytes", None), &bytes);
+    let times = Section::of_figures("Times", times, "There is no cell.");
+    let memory = Section { heading: "Memory", parts: vec![Part::Figure(memory)] };
+    with_verdict(sentences, [times, memory])
 }
 
-fn index_times(title: &str, cells: &[IndexCell]) -> Figure {
-    let operations: [(&str, TimesOf); 5] = [
-        ("insert", |cell| &cell.insert),
-        ("lookup", |cell| &cell.lookup),
-        ("lookup, each waits for the one before", |cell| &cell.lookup_chain),
-        ("replace", |cell| &cell.replace),
-        ("remove", |cell| &cell.remove),
-    ];
-    let groups = operations.map(|(name, of)| Group {
-        name: name.to_owned(),
-        bars: cells.iter().map(|cell| of(cell).ns.bar(&cell.index)).collect(),
-    });
+fn index_times(title: &str, cells: &[index::Figures]) -> Figure {
+    let names = ["insert", "lookup", "lookup, each waits for the one before", "replace", "remove"];
+    let of = |(place, name): (usize, &str)| {
+        group(name, cells, |cell| ranged(cell.index, cell.operations()[place].ns))
+    };
+    let groups: Vec<Group> = names.into_iter().enumerate().map(of).collect();
     let caption = format!("Nanoseconds an operation. {RANGE}");
     bars(title, &caption, Unit::Nanoseconds, ("time", None), &groups)
 }
 
-/// The study of ways to an object in two pages.
-#[derive(Debug, Deserialize)]
-pub(super) struct Map {
-    cycles: String,
-    methods: Vec<Method>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Method {
-    mapping: String,
-    mode: String,
-    mappings_per_second: Option<f64>,
-    cycles_per_map: Spread,
-    over_copy: Spread,
-}
-
-impl Map {
-    pub(super) fn sections(&self) -> Vec<Section> {
-        let mut modes: Vec<&str> = Vec::new();
-        for method in &self.methods {
-            if !modes.contains(&method.mode.as_str()) {
-                modes.push(&method.mode);
-            }
-        }
-        let groups = |bar: fn(&Method) -> Bar| -> Vec<Group> {
-            let of = |mode: &&str| Group {
-                name: (*mode).to_owned(),
-                bars: self.methods.iter().filter(|it| it.mode == *mode).map(bar).collect(),
-            };
-            modes.iter().map(of).collect()
-        };
-        let cycles_of = groups(|method| method.cycles_per_map.bar(&method.mapping));
-        let sentences = verdict("fewest cycles", Unit::Count, Better::Less, &cycles_of);
-        let cycles = format!("RO reads, WO writes, RW does both; {}. {RANGE}", self.cycles);
-        let figures = vec![
-            bars("Cycles a mapping", &cycles, Unit::Count, ("cycles", None), &cycles_of),
-            bars(
-                "Cycles against those of copy",
-                RANGE,
-                Unit::Ratio,
-                ("times copy", None),
-                &groups(|method| method.over_copy.bar(&method.mapping)),
-            ),
-            bars(
-                "Mappings a second",
-                "All workers together. More is better.",
-                Unit::Count,
-                ("mappings", None),
-                &groups(|method| Bar {
-                    name: method.mapping.clone(),
-                    value: method.mappings_per_second.unwrap_or(f64::NAN),
-                    ..Bar::default()
-                }),
-            ),
-        ];
-        let figures = Section::of_figures("Times", figures, "");
-        verdict_section(sentences).into_iter().chain([figures]).collect()
-    }
-}
-
-/// The study of checks for same-filled pages.
-#[derive(Debug, Deserialize)]
-pub(super) struct SameFilled {
-    census: Census,
-    checks: Vec<Check>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Census {
-    pages: u64,
-    zero_pages: u64,
-    same_filled_pages: u64,
-    duplicate_pages: u64,
-}
-
-#[derive(Debug, Deserialize)]
-struct Check {
-    check: String,
-    all: CheckTimes,
-    same_filled: Option<CheckTimes>,
-    in_cache: CheckTimes,
-}
-
-/// The times in one setting, if the study has it.
-type CheckTimesOf = fn(&Check) -> Option<&CheckTimes>;
-
-#[derive(Debug, Deserialize)]
-struct CheckTimes {
-    ns_per_page: Spread,
-}
-
-impl SameFilled {
-    pub(super) fn sections(&self) -> Vec<Section> {
-        let settings: [(&str, CheckTimesOf); 3] = [
-            ("all pages, not in cache", |check| Some(&check.all)),
-            ("same-filled pages, not in cache", |check| check.same_filled.as_ref()),
-            ("one zero page, in cache", |check| Some(&check.in_cache)),
-        ];
-        let group = |(name, of): (&str, CheckTimesOf)| Group {
-            name: name.to_owned(),
-            bars: self
-                .checks
-                .iter()
-                .filter_map(|check| Some(of(check)?.ns_per_page.bar(&check.check)))
-                .collect(),
-        };
-        let groups: Vec<Group> = settings.map(group).into_iter().collect();
-        let groups: Vec<Group> = groups.into_iter().filter(|it| !it.bars.is_empty()).collect();
-        let times = bars("Nanoseconds a page", RANGE, Unit::Nanoseconds, ("time", None), &groups);
-        let sentences = verdict("fastest", Unit::Nanoseconds, Better::Less, &groups);
-        let Census { pages, zero_pages, same_filled_pages, duplicate_pages } = self.census;
-        let counts = [
-            ("all", pages),
-            ("same-filled", same_filled_pages),
-            ("zero", zero_pages),
-            ("duplicates", duplicate_pages),
-        ];
-        let counts = counts.map(|(name, count)| Bar {
-            name: name.to_owned(),
-            value: count as f64,
-            ..Bar::default()
-        });
-        let census = bars(
-            "Pages by kind",
-            "Zero pages count as same-filled too. A duplicate equals a page before it.",
+/// Sections of the study of ways to an object in two pages.
+pub(super) fn of_map(findings: &object_mapping::Findings) -> Vec<Section> {
+    let groups = |bar: fn(&object_mapping::Method) -> Bar| {
+        object_mapping::Mode::ALL.map(|mode| {
+            let methods = findings.methods.iter().filter(|method| method.mode == mode);
+            Group { name: mode.to_string(), bars: methods.map(bar).collect() }
+        })
+    };
+    let cycles_of = groups(|method| ranged(method.mapping, method.cycles_per_map));
+    let sentences = verdict("fewest cycles", Unit::Count, Better::Less, &cycles_of);
+    let cycles = format!("RO reads, WO writes, RW does both; {}. {RANGE}", findings.cycles);
+    let figures = vec![
+        bars("Cycles a mapping", &cycles, Unit::Count, ("cycles", None), &cycles_of),
+        bars(
+            "Cycles against those of copy",
+            RANGE,
+            Unit::Ratio,
+            ("times copy", None),
+            &groups(|method| ranged(method.mapping, method.over_copy)),
+        ),
+        bars(
+            "Mappings a second",
+            "All workers together. More is better.",
             Unit::Count,
-            ("pages", None),
-            &[Group { name: String::new(), bars: counts.to_vec() }],
-        );
-        let figures = Section::of_figures("Times and pages", vec![times, census], "");
-        verdict_section(sentences).into_iter().chain([figures]).collect()
-    }
+            ("mappings", None),
+            &groups(|method| alone(method.mapping, method.mappings_per_second)),
+        ),
+    ];
+    with_verdict(sentences, [Section::of_figures("Times", figures, "")])
 }
 
-/// The study of a machine that swaps.
-#[derive(Debug, Deserialize)]
-pub(super) struct Swapload {
-    cells: Vec<LoadCell>,
-}
+/// The figures of a check in one setting, if the study has it.
+type FiguresOf = fn(&same_filled::CheckFindings) -> Option<&same_filled::Figures>;
 
-#[derive(Debug, Deserialize)]
-struct LoadCell {
-    shards: u64,
-    index: String,
-    io: Rate,
-    vm: Rate,
-    index_ns: Spread,
-}
-
-#[derive(Debug, Deserialize)]
-struct Rate {
-    mean: Option<f64>,
-    min: Option<f64>,
-    max: Option<f64>,
-}
-
-impl Swapload {
-    pub(super) fn sections(&self) -> Vec<Section> {
-        let groups = |bar: fn(&LoadCell) -> Bar| -> Vec<Group> {
-            let by_shards = self.cells.chunk_by(|a, b| a.shards == b.shards);
-            let of = |cells: &[LoadCell]| Group {
-                name: match cells[0].shards {
-                    1 => "1 shard".to_owned(),
-                    shards => format!("{shards} shards"),
-                },
-                bars: cells.iter().map(bar).collect(),
-            };
-            by_shards.map(of).collect()
-        };
-        fn rate(of: &Rate, name: &str) -> Bar {
-            let Rate { mean, min, max } = *of;
-            Spread { median: mean, min, max }.bar(name)
+/// Sections of the study of checks for same-filled pages.
+pub(super) fn of_same_filled(findings: &same_filled::Findings) -> Vec<Section> {
+    let settings: [(&str, FiguresOf); 3] = [
+        ("all pages, not in cache", |check| Some(&check.all)),
+        ("same-filled pages, not in cache", |check| check.same_filled.as_ref()),
+        ("one zero page, in cache", |check| Some(&check.in_cache)),
+    ];
+    let mut groups = Vec::new();
+    for (name, of) in settings {
+        let bar = |it: &same_filled::CheckFindings| Some(ranged(it.check, of(it)?.ns_per_page));
+        let bars: Vec<Bar> = findings.checks.iter().filter_map(bar).collect();
+        if !bars.is_empty() {
+            groups.push(Group { name: name.to_owned(), bars });
         }
-        const MEAN: &str = "A bar is the mean of the runs, the thin line their range. More is \
-                            better.";
-        let io = groups(|cell| rate(&cell.io, &cell.index));
-        let vm = groups(|cell| rate(&cell.vm, &cell.index));
-        let mut sentences = verdict("most io-like operations", Unit::Count, Better::More, &io);
-        sentences.extend(verdict("most vm-like operations", Unit::Count, Better::More, &vm));
-        let figures = vec![
-            bars("io-like operations a second", MEAN, Unit::Count, ("operations", None), &io),
-            bars("vm-like operations a second", MEAN, Unit::Count, ("operations", None), &vm),
-            bars(
-                "Time of an operation of the index",
-                RANGE,
-                Unit::Nanoseconds,
-                ("time", None),
-                &groups(|cell| cell.index_ns.bar(&cell.index)),
-            ),
-        ];
-        let figures = Section::of_figures("Rates", figures, "");
-        verdict_section(sentences).into_iter().chain([figures]).collect()
     }
+    let times = bars("Nanoseconds a page", RANGE, Unit::Nanoseconds, ("time", None), &groups);
+    let sentences = verdict("fastest", Unit::Nanoseconds, Better::Less, &groups);
+    let census = findings.census;
+    let kinds = [
+        ("all", census.pages),
+        ("same-filled", census.same_filled_pages),
+        ("zero", census.zero_pages),
+        ("duplicates", census.duplicate_pages),
+    ];
+    let census = bars(
+        "Pages by kind",
+        "Zero pages count as same-filled too. A duplicate equals a page before it.",
+        Unit::Count,
+        ("pages", None),
+        &[group("", &kinds, |&(name, count)| alone(name, count as f64))],
+    );
+    let figures = Section::of_figures("Times and pages", vec![times, census], "");
+    with_verdict(sentences, [figures])
+}
+
+/// Sections of the study of a machine that swaps.
+pub(super) fn of_swapload(findings: &swapload::Findings) -> Vec<Section> {
+    let groups = |bar: fn(&swapload::Figures) -> Bar| -> Vec<Group> {
+        let of = |cells: &[swapload::Figures]| group(counted(cells[0].shards, "shard"), cells, bar);
+        findings.cells.chunk_by(|a, b| a.shards == b.shards).map(of).collect()
+    };
+    fn rate(index: IndexKind, &swapload::Rate { mean, min, max, .. }: &swapload::Rate) -> Bar {
+        ranged(index, Spread { median: mean, min, max })
+    }
+    let io = groups(|cell| rate(cell.index, &cell.io));
+    let vm = groups(|cell| rate(cell.index, &cell.vm));
+    let mut sentences = verdict("most io-like operations", Unit::Count, Better::More, &io);
+    sentences.extend(verdict("most vm-like operations", Unit::Count, Better::More, &vm));
+    let figures = vec![
+        bars("io-like operations a second", MEAN, Unit::Count, ("operations", None), &io),
+        bars("vm-like operations a second", MEAN, Unit::Count, ("operations", None), &vm),
+        bars(
+            "Time of an operation of the index",
+            RANGE,
+            Unit::Nanoseconds,
+            ("time", None),
+            &groups(|cell| ranged(cell.index, cell.index_ns)),
+        ),
+    ];
+    with_verdict(sentences, [Section::of_figures("Rates", figures, "")])
 }
 
 #[cfg(test)]
@@ -340,20 +208,14 @@ mod tests {
     /// A name, a value, and the range of its rounds.
     type Measured<'a> = (&'a str, f64, Option<(f64, f64)>);
 
-    fn group(values: &[Measured<'_>]) -> Group {
-        let bar = |&(name, value, range): &Measured<'_>| Bar {
-            name: name.to_owned(),
-            value,
-            range,
-            ..Bar::default()
-        };
-        Group { name: "RO".to_owned(), bars: values.iter().map(bar).collect() }
+    fn of(values: &[Measured<'_>]) -> Group {
+        group("RO", values, |&(name, value, range)| Bar { range, ..alone(name, value) })
     }
 
     #[test]
     fn the_best_is_named_where_the_rounds_show_it() {
         let words = |better, values: &[Measured<'_>]| {
-            best("fastest", Unit::Count, better, &group(values)).unwrap()
+            best("fastest", Unit::Count, better, &of(values)).unwrap()
         };
         let apart = [("a", 3.0, Some((2.5, 3.5))), ("b", 1.0, Some((0.5, 1.5)))];
         assert_eq!(words(Better::Less, &apart), "RO: fastest: b (1); next is a (3).");
@@ -362,6 +224,6 @@ mod tests {
         assert!(words(Better::Less, &near).contains("no difference between b (1) and a (3)"));
         let unknown = [("a", 3.0, None), ("b", 1.0, None), ("c", f64::NAN, None)];
         assert!(words(Better::Less, &unknown).contains("no difference"));
-        assert_eq!(best("x", Unit::Count, Better::Less, &group(&apart[..1])), None);
+        assert_eq!(best("x", Unit::Count, Better::Less, &of(&apart[..1])), None);
     }
 }

@@ -115,10 +115,10 @@ fn content(
             (report.target.origin.clone(), advise::sections(&report))
         }
         Schema::Run => (own, run::sections(&view(document)?)),
-        Schema::BenchIndex => (own, view::<bench::Index>(document)?.sections()),
-        Schema::BenchMap => (own, view::<bench::Map>(document)?.sections()),
-        Schema::BenchSameFilled => (own, view::<bench::SameFilled>(document)?.sections()),
-        Schema::BenchSwapload => (own, view::<bench::Swapload>(document)?.sections()),
+        Schema::BenchIndex => (own, bench::of_index(&view(document)?)),
+        Schema::BenchMap => (own, bench::of_map(&view(document)?)),
+        Schema::BenchSameFilled => (own, bench::of_same_filled(&view(document)?)),
+        Schema::BenchSwapload => (own, bench::of_swapload(&view(document)?)),
         other => return Err(serde::de::Error::custom(format!("{other} has no page"))),
     })
 }

@@ -16,9 +16,10 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::StudyError;
+use super::Spread;
 use crate::lab::SplitMix64;
-use crate::lab::child::{Refusal, answer, ask};
+use crate::lab::child::{ChildError, Refusal, answer, ask};
+use crate::lab::turns::{Cell, Progress, Study, StudyError, take_turns};
 use uzswap::by_name::by_name;
 use uzswap::index::radix::MultiplyHasher;
 use uzswap::index::{Entry, Index, IndexKind};
@@ -68,6 +69,9 @@ pub enum Contender {
     /// `std::collections::HashMap`, which is hashbrown, with one multiplication as its hash.
     Hashbrown,
 }
+
+/// The base of every ratio, where it takes part.
+pub const BASE: Contender = Contender::Index(IndexKind::RbTree);
 
 impl Contender {
     /// Every one there is: the indexes first.
@@ -196,7 +200,7 @@ pub struct IndexStudy {
 
 /// One run: the task of a child.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct RunSpec {
+pub(in crate::lab) struct RunSpec {
     contender: Contender,
     keys: usize,
     order: KeyOrder,
@@ -205,69 +209,136 @@ struct RunSpec {
 
 /// Findings of one run: nanoseconds an operation, bytes of all entries.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct IndexRun {
-    /// Inserts of keys that are not there, memory from the heap included.
-    pub insert_ns: f64,
-    /// Look-ups of keys that are there.
-    pub lookup_ns: f64,
-    /// Look-ups, each of which waits for the one before.
-    pub chain_ns: f64,
-    /// Replacements of the entries of keys that are there.
-    pub replace_ns: f64,
-    /// Removals.
-    pub remove_ns: f64,
+pub(in crate::lab) struct IndexRun {
+    /// Memory from the heap included.
+    insert_ns: f64,
+    lookup_ns: f64,
+    chain_ns: f64,
+    replace_ns: f64,
+    remove_ns: f64,
     /// Memory with all keys in it, by the index's own count.
-    pub counted_bytes: Option<u64>,
+    counted_bytes: Option<u64>,
     /// Growth of the process's anonymous memory.
-    pub resident_bytes: u64,
+    resident_bytes: u64,
 }
 
-/// The runs of a contender at one number and order of keys.
-#[derive(Debug, Clone)]
-pub struct Cell {
+/// The findings of all runs.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Findings {
+    /// Runs of each contender.
+    pub rounds: usize,
+    /// Start of the random numbers.
+    pub seed: u64,
+    /// Contenders that took turns are neighbours.
+    pub cells: Vec<Figures>,
+}
+
+/// A contender at one number and order of keys.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Figures {
     /// Number of keys.
     pub keys: usize,
     /// Their order.
     pub order: KeyOrder,
-    /// Who.
-    pub contender: Contender,
-    /// A run a round.
-    pub runs: Vec<IndexRun>,
+    /// The contender.
+    pub index: Contender,
+    /// Inserts of keys that are not there.
+    pub insert: Figure,
+    /// Look-ups of keys that are there.
+    pub lookup: Figure,
+    /// Look-ups, each of which waits for the one before.
+    pub lookup_chain: Figure,
+    /// Replacements of the entries of keys that are there.
+    pub replace: Figure,
+    /// Removals.
+    pub remove: Figure,
+    /// Memory by the index's own count.
+    pub counted_bytes_per_entry: Option<f64>,
+    /// Growth of the process.
+    pub resident_bytes_per_entry: Spread,
+}
+
+/// The times of one operation.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Figure {
+    /// Nanoseconds an operation.
+    pub ns: Spread,
+    /// How many times faster than [`BASE`], round by round.
+    pub times_faster: Option<Spread>,
 }
 
 impl IndexStudy {
-    /// Runs it. Before each run, `progress` gets the number of runs that are done, of all runs, and
-    /// the next run.
+    /// Runs it.
     ///
     /// # Errors
     ///
     /// At the first run that does not end well. No child is left running.
-    pub fn run(
-        &self,
-        progress: &mut dyn FnMut(usize, usize, &str),
-    ) -> Result<Vec<Cell>, StudyError> {
-        let total = self.keys.len() * self.orders.len() * self.contenders.len() * self.rounds;
-        let mut done = 0;
-        let mut cells = Vec::new();
-        for (&keys, &order) in
-            self.keys.iter().flat_map(|keys| self.orders.iter().map(move |order| (keys, order)))
-        {
-            let cell = |&contender| Cell { keys, order, contender, runs: Vec::new() };
-            let mut group: Vec<Cell> = self.contenders.iter().map(cell).collect();
-            for _ in 0..self.rounds {
-                for Cell { contender, runs, .. } in &mut group {
-                    let label = format!("{contender}, {keys} keys, {order}");
-                    progress(done, total, &label);
-                    let spec = RunSpec { contender: *contender, keys, order, seed: self.seed };
-                    let run = ask(&[RUN_COMMAND], &spec);
-                    runs.push(run.map_err(|error| StudyError::of_run(error, label))?);
-                    done += 1;
-                }
-            }
-            cells.extend(group);
+    pub fn run(&self, progress: Progress<'_>) -> Result<Findings, StudyError> {
+        let cells = take_turns(self, progress)?;
+        Ok(Findings {
+            rounds: self.rounds,
+            seed: self.seed,
+            cells: cells.iter().map(|cell| Figures::of(cell, &cells)).collect(),
+        })
+    }
+}
+
+impl Study for IndexStudy {
+    type Variant = RunSpec;
+    type Run = IndexRun;
+
+    fn rounds(&self) -> usize {
+        self.rounds
+    }
+
+    fn groups(&self) -> Vec<Vec<RunSpec>> {
+        let group = |keys, order| {
+            let spec = |&contender| RunSpec { contender, keys, order, seed: self.seed };
+            self.contenders.iter().map(spec).collect()
+        };
+        let orders = |&keys| self.orders.iter().map(move |&order| group(keys, order));
+        self.keys.iter().flat_map(orders).collect()
+    }
+
+    fn label(&self, RunSpec { contender, keys, order, .. }: &RunSpec) -> String {
+        format!("{contender}, {keys} keys, {order}")
+    }
+
+    fn measure(&self, spec: &RunSpec, _round: usize) -> Result<IndexRun, ChildError> {
+        ask(&[RUN_COMMAND], spec)
+    }
+}
+
+impl Figures {
+    /// Of a cell, against the base's among all of them.
+    fn of(cell: &Cell<RunSpec, IndexRun>, cells: &[Cell<RunSpec, IndexRun>]) -> Figures {
+        let RunSpec { contender, keys, order, .. } = cell.variant;
+        let is_base = |of: &RunSpec| (of.keys, of.order, of.contender) == (keys, order, BASE);
+        let base = cells.iter().find(|other| is_base(&other.variant));
+        let figure = |of: fn(&IndexRun) -> f64| {
+            let own = cell.values(of);
+            let times_faster = base.map(|base| Spread::of_ratios(&base.values(of), &own));
+            Figure { ns: Spread::of(&own), times_faster }
+        };
+        let per_entry = |bytes: u64| bytes as f64 / keys as f64;
+        let counted = cell.runs.last().and_then(|run| run.counted_bytes);
+        Figures {
+            keys,
+            order,
+            index: contender,
+            insert: figure(|run| run.insert_ns),
+            lookup: figure(|run| run.lookup_ns),
+            lookup_chain: figure(|run| run.chain_ns),
+            replace: figure(|run| run.replace_ns),
+            remove: figure(|run| run.remove_ns),
+            counted_bytes_per_entry: counted.map(per_entry),
+            resident_bytes_per_entry: Spread::of(&cell.values(|run| per_entry(run.resident_bytes))),
         }
-        progress(total, total, "");
-        Ok(cells)
+    }
+
+    /// The five operations, in the order of a run.
+    pub fn operations(&self) -> [&Figure; 5] {
+        [&self.insert, &self.lookup, &self.lookup_chain, &self.replace, &self.remove]
     }
 }
 

@@ -5,20 +5,21 @@ pub mod object_mapping;
 pub mod same_filled;
 pub mod swapload;
 
-use serde::Serialize;
-use thiserror::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::child::ChildError;
 use super::report::Stats;
 
 /// The median of some rounds, and their range.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// The median; the mean of the two in the middle if there are two.
+    #[serde(deserialize_with = "number")]
     pub median: f64,
     /// The smallest.
+    #[serde(deserialize_with = "number")]
     pub min: f64,
     /// The largest.
+    #[serde(deserialize_with = "number")]
     pub max: f64,
 }
 
@@ -44,36 +45,7 @@ impl Spread {
     }
 }
 
-/// Why a study was given up.
-#[derive(Debug, Error)]
-pub enum StudyError {
-    /// A run found something lost or changed.
-    #[error("{run}: {message}")]
-    Check {
-        /// Which run.
-        run: String,
-        /// What is wrong.
-        message: String,
-    },
-    /// A run could not be started or finished.
-    #[error("{run}: {message}")]
-    Machine {
-        /// Which run.
-        run: String,
-        /// What went wrong.
-        message: String,
-    },
-    /// Ctrl-C or a like signal.
-    #[error("interrupted")]
-    Interrupted,
-}
-
-impl StudyError {
-    fn of_run(error: ChildError, run: String) -> StudyError {
-        match error {
-            ChildError::Check(message) => StudyError::Check { run, message },
-            ChildError::Machine(message) => StudyError::Machine { run, message },
-            ChildError::Interrupted => StudyError::Interrupted,
-        }
-    }
+/// A number of a document, where a ratio over nothing is null.
+fn number<'a, D: Deserializer<'a>>(from: D) -> Result<f64, D::Error> {
+    Option::deserialize(from).map(|value| value.unwrap_or(f64::NAN))
 }

@@ -5,18 +5,21 @@
 //! take turns in slices: a machine that slows down slows all of them, and all workers are at the
 //! same one.
 
+use std::fmt;
 use std::hint::black_box;
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier};
-use std::thread;
+use std::thread::{self, Scope};
 use std::time::Duration;
 
-use serde::Serialize;
-use thiserror::Error;
+use serde::{Deserialize, Serialize};
 
 use super::Spread;
+use crate::lab::child::ChildError;
+use crate::lab::turns::{Cell, Progress, Study, StudyError, take_turns, wait};
+use uzswap::by_name::by_name;
+use uzswap::named_enum::named;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::zsmalloc::{
     ClassTable, Contiguous, CopiedPages, MappedPages, ObjectMapping, WriteMode, Zsmalloc,
@@ -34,17 +37,25 @@ pub const OBJECTS: usize = 3;
 /// Slices that the time of each method is cut into.
 pub const ROUNDS: usize = 10;
 
-/// What the object is mapped for.
+/// The purpose of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+pub enum Mode {
+    /// To read.
     Ro,
+    /// To write.
     Wo,
+    /// To read and write.
     Rw,
 }
 
+named!(Mode, "mode", Ro => "RO", Wo => "WO", Rw => "RW");
+by_name!(Mode);
+
 const METHODS: [ObjectMapping; 3] =
     [ObjectMapping::Copy, ObjectMapping::Vm, ObjectMapping::Contiguous];
-const MODES: [(Mode, &str); 3] = [(Mode::Ro, "RO"), (Mode::Wo, "WO"), (Mode::Rw, "RW")];
+
+/// A method and a mode.
+type Turn = (ObjectMapping, Mode);
 
 /// How the study is done.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -57,34 +68,16 @@ pub struct MapOptions {
     pub time: Duration,
 }
 
-/// Why the study was not done.
-#[derive(Debug, Error)]
-pub enum MapError {
-    /// The kernel does not say which processors there are.
-    #[error("cannot read the processors of this machine")]
-    Cpus(#[source] io::Error),
-    /// A worker cannot be kept on its processor.
-    #[error("cannot pin a worker to processor {cpu}")]
-    Pin {
-        /// The processor.
-        cpu: usize,
-        /// The kernel's error.
-        #[source]
-        source: io::Error,
-    },
-    /// No worker.
-    #[error("cannot start a worker")]
-    Thread(#[source] io::Error),
-    /// No pool.
-    #[error("cannot store three objects of {OBJECT_BYTES} bytes")]
-    Pool(#[from] ZpoolError),
+/// An error of the machine, before any turn.
+fn cannot(act: &str, error: &dyn fmt::Display) -> StudyError {
+    StudyError::Machine { about: format!("cannot {act}"), message: error.to_string() }
 }
 
 /// What the study found.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
     /// What cycles are.
-    pub cycles: &'static str,
+    pub cycles: String,
     /// The processors of the workers, each pinned to its own.
     pub cpus: Vec<usize>,
     /// Whether bytes were read and written.
@@ -100,24 +93,23 @@ pub struct Findings {
 }
 
 /// Where the mapped object is in its zspage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectPlace {
     /// Of the object as it was asked for.
     pub bytes: usize,
     /// Of its slot.
     pub slot_bytes: usize,
-    /// Bytes of the slot in the first page and in the second one.
-    pub split: [usize; 2],
+    /// Bytes of the slot in each page.
+    pub split: Vec<usize>,
 }
 
 /// One method with one mode.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Method {
     /// The way to the object.
-    #[serde(serialize_with = "name")]
     pub mapping: ObjectMapping,
-    /// RO, WO or RW.
-    pub mode: &'static str,
+    /// Its purpose.
+    pub mode: Mode,
     /// One a worker.
     pub workers: Vec<Worker>,
     /// Of all workers together: mappings a second, by round.
@@ -129,7 +121,7 @@ pub struct Method {
 }
 
 /// What one worker counted.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Worker {
     /// Its processor.
     pub cpu: usize,
@@ -141,10 +133,6 @@ pub struct Worker {
     pub cycles_per_map: Spread,
     /// Round by round.
     pub cycles_per_map_by_round: Vec<f64>,
-}
-
-fn name<S: serde::Serializer>(mapping: &ObjectMapping, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(mapping)
 }
 
 /// One slice of one worker.
@@ -162,69 +150,102 @@ impl Slice {
 
 /// State that the workers share with the timing thread.
 struct Signals {
-    /// Passed by all before a slice and after it.
+    /// Passed by all before a slice.
     line: Barrier,
     stop: AtomicBool,
+}
+
+/// The workers, and the time of a slice.
+struct Slices<'a> {
+    workers: Vec<WorkerThread>,
+    signals: &'a Signals,
+    time: Duration,
+}
+
+impl Study for Slices<'_> {
+    type Variant = Turn;
+    type Run = Vec<Slice>;
+
+    fn rounds(&self) -> usize {
+        ROUNDS
+    }
+
+    fn groups(&self) -> Vec<Vec<Turn>> {
+        vec![METHODS.iter().flat_map(|&method| Mode::ALL.map(|mode| (method, mode))).collect()]
+    }
+
+    fn label(&self, (mapping, mode): &Turn) -> String {
+        format!("{mapping} {mode}")
+    }
+
+    /// A slice of each worker.
+    fn measure(&self, turn: &Turn, _round: usize) -> Result<Vec<Slice>, ChildError> {
+        let Signals { line, stop } = self.signals;
+        stop.store(false, Ordering::Relaxed);
+        for worker in &self.workers {
+            worker.turns.send(*turn).expect("a worker that is set up waits");
+        }
+        line.wait();
+        wait(self.time);
+        stop.store(true, Ordering::Relaxed);
+        let slice = |worker: &WorkerThread| worker.slices.recv().expect("a worker counts");
+        Ok(self.workers.iter().map(slice).collect())
+    }
 }
 
 /// Does the study.
 ///
 /// # Errors
 ///
-/// [`MapError`]; no worker is left running.
-pub fn measure(options: MapOptions) -> Result<Findings, MapError> {
-    let mut cpus = cpus::allowed().map_err(MapError::Cpus)?;
+/// A worker cannot be set up, or a signal came. No worker is left running.
+pub fn measure(options: MapOptions, progress: Progress<'_>) -> Result<Findings, StudyError> {
+    let mut cpus =
+        cpus::allowed().map_err(|error| cannot("read the processors of this machine", &error))?;
     if options.single_threaded {
         cpus.truncate(1);
     }
     let signals = Signals { line: Barrier::new(cpus.len() + 1), stop: AtomicBool::new(false) };
-    let by_worker = thread::scope(|scope| -> Result<Vec<Vec<Slice>>, MapError> {
-        let mut workers = Vec::new();
-        for &cpu in &cpus {
-            let signals = &signals;
-            let (tell, told) = channel();
-            let (start, is_started) = channel();
-            let worker = move || {
-                let pools = match Pools::set_up(cpu) {
-                    Ok(pools) => pools,
-                    Err(error) => return tell.send(Err(error)).map(|()| Vec::new()).ok(),
-                };
-                tell.send(Ok(())).ok()?;
-                // Where another worker cannot be set up, nobody starts.
-                is_started.recv().ok()?;
-                Some(pools.work(signals, options.touch))
-            };
-            let worker =
-                thread::Builder::new().spawn_scoped(scope, worker).map_err(MapError::Thread)?;
-            told.recv().expect("a worker tells before it ends")?;
-            workers.push((start, worker));
-        }
-        for (start, _) in &workers {
-            start.send(()).expect("a worker that is set up waits");
-        }
-        time(&signals, options.time);
-        let join = |worker: thread::ScopedJoinHandle<'_, Option<Vec<Slice>>>| {
-            worker.join().ok().flatten().expect("a worker that was started counts")
-        };
-        Ok(workers.into_iter().map(|(_, worker)| join(worker)).collect())
+    let cells = thread::scope(|scope| {
+        let start = |&cpu| WorkerThread::start(scope, cpu, options.touch, &signals);
+        let workers = cpus.iter().map(start).collect::<Result<_, StudyError>>()?;
+        let time = options.time / ROUNDS as u32;
+        take_turns(&Slices { workers, signals: &signals, time }, progress)
     })?;
-    Ok(findings(options, &cpus, &by_worker))
+    Ok(findings(options, &cpus, &cells))
 }
 
-/// The slices of a round, in their order.
-fn turns() -> impl Iterator<Item = (ObjectMapping, Mode, &'static str)> {
-    METHODS.into_iter().flat_map(|mapping| MODES.map(|(mode, name)| (mapping, mode, name)))
+/// A worker that is set up. It ends once nobody has a turn for it.
+struct WorkerThread {
+    turns: Sender<Turn>,
+    slices: Receiver<Slice>,
 }
 
-/// Starts and ends the slices.
-fn time(signals: &Signals, time: Duration) {
-    let slice = time / ROUNDS as u32;
-    for _ in 0..ROUNDS * turns().count() {
-        signals.stop.store(false, Ordering::Relaxed);
-        signals.line.wait();
-        thread::sleep(slice);
-        signals.stop.store(true, Ordering::Relaxed);
-        signals.line.wait();
+impl WorkerThread {
+    fn start<'scope>(
+        scope: &'scope Scope<'scope, '_>,
+        cpu: usize,
+        touch: bool,
+        signals: &'scope Signals,
+    ) -> Result<WorkerThread, StudyError> {
+        let (turns, asked) = channel();
+        let (answer, slices) = channel();
+        let (tell, told) = channel();
+        let work = move || {
+            let pools = match Pools::set_up(cpu) {
+                Ok(pools) => pools,
+                Err(error) => return drop(tell.send(Err(error))),
+            };
+            // A study that is given up hears neither.
+            let _ = tell.send(Ok(()));
+            for turn in asked {
+                signals.line.wait();
+                let _ = answer.send(pools.slice(turn, touch, &signals.stop));
+            }
+        };
+        let started = thread::Builder::new().spawn_scoped(scope, work);
+        started.map_err(|error| cannot("start a worker", &error))?;
+        told.recv().expect("a worker tells before it ends")?;
+        Ok(WorkerThread { turns, slices })
     }
 }
 
@@ -243,31 +264,29 @@ struct Pools {
 
 impl Pools {
     /// Pins this thread and makes the pools.
-    fn set_up(cpu: usize) -> Result<Pools, MapError> {
-        cpus::pin_to(cpu).map_err(|source| MapError::Pin { cpu, source })?;
-        Ok(Pools { copy: Subject::new()?, vm: Subject::new()?, contiguous: Subject::new()? })
+    fn set_up(cpu: usize) -> Result<Pools, StudyError> {
+        cpus::pin_to(cpu)
+            .map_err(|error| cannot(&format!("pin a worker to processor {cpu}"), &error))?;
+        let pools = || {
+            Ok(Pools { copy: Subject::new()?, vm: Subject::new()?, contiguous: Subject::new()? })
+        };
+        pools().map_err(|error: ZpoolError| {
+            cannot(&format!("store three objects of {OBJECT_BYTES} bytes"), &error)
+        })
     }
 
-    /// Takes part in all slices.
-    fn work(&self, signals: &Signals, touch: bool) -> Vec<Slice> {
-        let mut slices = Vec::new();
-        for _ in 0..ROUNDS {
-            for (mapping, mode, _) in turns() {
-                signals.line.wait();
-                slices.push(match mapping {
-                    ObjectMapping::Copy => self.copy.slice(mode, touch, &signals.stop),
-                    ObjectMapping::Vm => self.vm.slice(mode, touch, &signals.stop),
-                    ObjectMapping::Contiguous => self.contiguous.slice(mode, touch, &signals.stop),
-                });
-                signals.line.wait();
-            }
+    /// Takes part in a slice.
+    fn slice(&self, (mapping, mode): Turn, touch: bool, stop: &AtomicBool) -> Slice {
+        match mapping {
+            ObjectMapping::Copy => self.copy.slice(mode, touch, stop),
+            ObjectMapping::Vm => self.vm.slice(mode, touch, stop),
+            ObjectMapping::Contiguous => self.contiguous.slice(mode, touch, stop),
         }
-        slices
     }
 }
 
 impl<P: ZspagePages> Subject<P> {
-    fn new() -> Result<Subject<P>, MapError> {
+    fn new() -> Result<Subject<P>, ZpoolError> {
         let pool = Zsmalloc::new(Arc::new(Arena::new()), ZsmallocOptions::default());
         let mut third = None;
         for n in 0..OBJECTS {
@@ -278,7 +297,7 @@ impl<P: ZspagePages> Subject<P> {
         Ok(Subject { pool, third })
     }
 
-    /// Maps and unmaps the object until the study ends.
+    /// Maps and unmaps the object until the slice ends.
     fn slice(&self, mode: Mode, touch: bool, stop: &AtomicBool) -> Slice {
         match (mode, touch) {
             (Mode::Ro, false) => self.read(stop, ignore),
@@ -349,52 +368,51 @@ fn change(slot: &mut [u8]) {
 }
 
 /// Puts the slices of all workers in order.
-fn findings(options: MapOptions, cpus: &[usize], by_worker: &[Vec<Slice>]) -> Findings {
-    let turn_count = turns().count();
-    // Of a turn: a worker's slices, one a round.
-    let slices = |worker: usize, turn: usize| -> Vec<Slice> {
-        by_worker[worker].iter().copied().skip(turn).step_by(turn_count).collect()
+fn findings(options: MapOptions, cpus: &[usize], cells: &[Cell<Turn, Vec<Slice>>]) -> Findings {
+    let seconds = options.time.as_secs_f64();
+    let costs = |cell: &Cell<Turn, Vec<Slice>>| -> Vec<f64> {
+        cell.runs.iter().flatten().map(|slice| slice.cycles_per_map()).collect()
     };
-    let costs = |worker: usize, turn: usize| -> Vec<f64> {
-        slices(worker, turn).into_iter().map(Slice::cycles_per_map).collect()
-    };
-    let method = |(turn, (mapping, _, mode)): (usize, (ObjectMapping, Mode, &'static str))| {
-        let worker = |(worker, &cpu): (usize, &usize)| {
-            let (slices, costs) = (slices(worker, turn), costs(worker, turn));
-            Worker {
-                cpu,
-                cycles: slices.iter().map(|slice| slice.cycles).sum(),
-                mappings: slices.iter().map(|slice| slice.mappings).sum(),
-                cycles_per_map: Spread::of(&costs),
-                cycles_per_map_by_round: costs,
-            }
-        };
-        let workers: Vec<Worker> = cpus.iter().enumerate().map(worker).collect();
-        // `copy` has the first turns, in the same order of modes.
-        let against = |worker: usize| {
-            let (copy, this) = (costs(worker, turn % MODES.len()), costs(worker, turn));
-            copy.into_iter().zip(this).map(|(copy, this)| this / copy).collect::<Vec<f64>>()
-        };
-        let all: Vec<f64> = (0..cpus.len()).flat_map(|worker| costs(worker, turn)).collect();
-        let ratios: Vec<f64> = (0..cpus.len()).flat_map(against).collect();
+    let method = |cell: &Cell<Turn, Vec<Slice>>| {
+        let (mapping, mode) = cell.variant;
+        let of = |(place, &cpu)| Worker::of(cpu, cell.runs.iter().map(|slices| slices[place]));
+        let workers: Vec<Worker> = cpus.iter().enumerate().map(of).collect();
+        let copy = cells.iter().find(|other| other.variant == (ObjectMapping::Copy, mode));
         let mappings: u64 = workers.iter().map(|worker| worker.mappings).sum();
         Method {
             mapping,
             mode,
             workers,
-            mappings_per_second: mappings as f64 / options.time.as_secs_f64(),
-            cycles_per_map: Spread::of(&all),
-            over_copy: Spread::of(&ratios),
+            mappings_per_second: mappings as f64 / seconds,
+            cycles_per_map: Spread::of(&costs(cell)),
+            over_copy: Spread::of_ratios(
+                &costs(cell),
+                &costs(copy.expect("each mode has a turn with each method")),
+            ),
         }
     };
     Findings {
-        cycles: cycles::UNIT,
+        cycles: cycles::UNIT.to_owned(),
         cpus: cpus.to_vec(),
         touch: options.touch,
-        seconds: options.time.as_secs_f64(),
+        seconds,
         rounds: ROUNDS,
         object: ObjectPlace::of_third(),
-        methods: turns().enumerate().map(method).collect(),
+        methods: cells.iter().map(method).collect(),
+    }
+}
+
+impl Worker {
+    /// Of its slices, round by round.
+    fn of(cpu: usize, slices: impl Iterator<Item = Slice> + Clone) -> Worker {
+        let costs: Vec<f64> = slices.clone().map(Slice::cycles_per_map).collect();
+        Worker {
+            cpu,
+            cycles: slices.clone().map(|slice| slice.cycles).sum(),
+            mappings: slices.map(|slice| slice.mappings).sum(),
+            cycles_per_map: Spread::of(&costs),
+            cycles_per_map_by_round: costs,
+        }
     }
 }
 
@@ -404,7 +422,7 @@ impl ObjectPlace {
         let table = ClassTable::new(ZsmallocOptions::default());
         let slot_bytes = table.class_of(OBJECT_BYTES).slot_bytes;
         let first = PAGE_SIZE - (OBJECTS - 1) * slot_bytes % PAGE_SIZE;
-        ObjectPlace { bytes: OBJECT_BYTES, slot_bytes, split: [first, slot_bytes - first] }
+        ObjectPlace { bytes: OBJECT_BYTES, slot_bytes, split: vec![first, slot_bytes - first] }
     }
 }
 
@@ -419,13 +437,17 @@ mod tests {
             cycles: (t + 1) * 10 * (100 + w + r),
             mappings: (t + 1) * 10,
         };
-        let worker =
-            |w| (0..ROUNDS as u64).flat_map(|r| (0..9).map(move |t| slice(w, r, t))).collect();
+        let turns = METHODS.iter().flat_map(|&method| Mode::ALL.map(|mode| (method, mode)));
+        let cell = |(t, variant)| Cell {
+            variant,
+            runs: (0..ROUNDS as u64).map(|r| vec![slice(0, r, t), slice(40, r, t)]).collect(),
+        };
+        let cells: Vec<_> = (0..).zip(turns).map(cell).collect();
         let time = Duration::from_secs(2);
         let options = MapOptions { single_threaded: false, touch: false, time };
-        let findings = findings(options, &[3, 5], &[worker(0), worker(40)]);
+        let findings = findings(options, &[3, 5], &cells);
         let last = &findings.methods[8];
-        assert_eq!((last.mapping, last.mode), (ObjectMapping::Contiguous, "RW"));
+        assert_eq!((last.mapping, last.mode), (ObjectMapping::Contiguous, Mode::Rw));
         assert_eq!((last.workers[1].cpu, last.workers[1].mappings), (5, 900));
         assert_eq!(last.workers[1].cycles_per_map_by_round[9], 149.0);
         assert_eq!(
@@ -436,7 +458,7 @@ mod tests {
         assert_eq!(last.mappings_per_second, 900.0);
         assert_eq!(last.over_copy, Spread { median: 1.0, min: 1.0, max: 1.0 });
         let second = &findings.methods[1];
-        assert_eq!((second.mapping, second.mode), (ObjectMapping::Copy, "WO"));
+        assert_eq!((second.mapping, second.mode), (ObjectMapping::Copy, Mode::Wo));
         assert_eq!(findings.object.split, [736, 944]);
     }
 }

@@ -19,13 +19,13 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::Instant;
 
-use serde::Serialize;
-use thiserror::Error;
+use serde::{Deserialize, Serialize};
 
 use super::Spread;
+use crate::lab::child::ChildError;
+use crate::lab::turns::{Cell, Progress, Study, StudyError, take_turns};
 use uzswap::page::{PAGE_SIZE, Page, WORDS_PER_PAGE, words};
 use uzswap::same_filled::SameFilledCheck;
-use uzswap_sys::interrupt;
 use uzswap_sys::simd::instruction_set;
 
 /// The contenders; the first is what the others are compared with.
@@ -53,34 +53,8 @@ const CACHE_LINE: usize = 64;
 #[repr(align(4096))]
 pub struct AlignedPage(pub Page);
 
-/// Why there are no findings.
-#[derive(Debug, Error)]
-pub enum SameFilledError {
-    /// A check is wrong about a page.
-    #[error(
-        "page {page}: the check {check} returned {}, expected {}", verdict(*said), verdict(*truth)
-    )]
-    Wrong {
-        /// Number of the page, from 0.
-        page: usize,
-        /// The check.
-        check: &'static str,
-        /// The word that it says the page repeats.
-        said: Option<u64>,
-        /// The word that it does repeat.
-        truth: Option<u64>,
-    },
-    /// Ctrl-C or a like signal.
-    #[error("interrupted")]
-    Interrupted,
-}
-
-fn verdict(word: Option<u64>) -> String {
-    word.map_or("not same-filled".to_owned(), |word| format!("same-filled with {word:#x}"))
-}
-
 /// What kinds of pages there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Census {
     /// All pages.
     pub pages: u64,
@@ -93,7 +67,7 @@ pub struct Census {
 }
 
 /// One check in one setting.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// Compares a page, the mean; each is of `iteration_words`.
     pub iterations_mean: f64,
@@ -106,10 +80,10 @@ pub struct Figures {
 }
 
 /// What one check came to.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CheckFindings {
-    /// The check's name.
-    pub check: &'static str,
+    /// The check.
+    pub check: SameFilledCheck,
     /// Words that an iteration compares; the first iteration of `vector` compares one.
     pub iteration_words: usize,
     /// Over all pages.
@@ -121,7 +95,7 @@ pub struct CheckFindings {
 }
 
 /// What was found.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
     /// The pages.
     pub census: Census,
@@ -130,7 +104,7 @@ pub struct Findings {
     /// Bytes that are read before each pass, to have the pages out of the caches.
     pub evict_bytes: usize,
     /// Instruction set of `vector`: `avx512f`, `avx2` or `baseline`.
-    pub instruction_set: &'static str,
+    pub instruction_set: String,
     /// One element a check.
     pub checks: Vec<CheckFindings>,
 }
@@ -153,11 +127,61 @@ pub fn read_pages(path: &Path) -> io::Result<Vec<AlignedPage>> {
     Ok(pages)
 }
 
-/// Measures every check, `rounds` times. `progress` gets the number of rounds that are done.
+/// The pages of each setting.
+struct Settings<'a> {
+    rounds: usize,
+    all: &'a [&'a Page],
+    same_filled: &'a [&'a Page],
+    hot: &'a [&'a Page],
+    /// Read before a cold pass.
+    other: &'a [u8],
+}
+
+/// Nanoseconds that one check takes for a page, the mean over the pages of a setting.
+struct Times {
+    all: f64,
+    /// Of no meaning where there are no such pages.
+    same_filled: f64,
+    in_cache: f64,
+}
+
+impl Study for Settings<'_> {
+    type Variant = SameFilledCheck;
+    type Run = Times;
+    const ROTATES: bool = true;
+
+    fn rounds(&self) -> usize {
+        self.rounds
+    }
+
+    fn groups(&self) -> Vec<Vec<SameFilledCheck>> {
+        vec![CHECKS.to_vec()]
+    }
+
+    fn label(&self, check: &SameFilledCheck) -> String {
+        check.to_string()
+    }
+
+    fn measure(&self, &check: &SameFilledCheck, _round: usize) -> Result<Times, ChildError> {
+        let cold = |pages: &[&Page]| {
+            for line in self.other.as_chunks::<CACHE_LINE>().0 {
+                black_box(line[0]);
+            }
+            pass(pages, check)
+        };
+        Ok(Times {
+            all: cold(self.all),
+            same_filled: if self.same_filled.is_empty() { 0.0 } else { cold(self.same_filled) },
+            in_cache: pass(self.hot, check),
+        })
+    }
+}
+
+/// Measures every check, `rounds` times.
 ///
 /// # Errors
 ///
-/// [`SameFilledError`]; nothing is measured unless every check is right about every page.
+/// Nothing is measured unless every check is right about every page. A signal ends the study.
 ///
 /// # Panics
 ///
@@ -165,8 +189,8 @@ pub fn read_pages(path: &Path) -> io::Result<Vec<AlignedPage>> {
 pub fn measure(
     pages: &[AlignedPage],
     rounds: usize,
-    progress: &mut dyn FnMut(usize),
-) -> Result<Findings, SameFilledError> {
+    progress: Progress<'_>,
+) -> Result<Findings, StudyError> {
     let all: Vec<&Page> = pages.iter().map(|page| &page.0).collect();
     for check in CHECKS {
         verify(&all, check.name(), |page| check.word(page))?;
@@ -176,54 +200,33 @@ pub fn measure(
     let zero = AlignedPage([0; PAGE_SIZE]);
     let hot = vec![&zero.0; HOT_PAGES];
     let evict_bytes = 2 * last_level_cache_bytes();
-    // Written once: what was never written is one page of zeros, again and again.
+    // Written once: a part that was never written is one page of zeros, again and again.
     let other = vec![1_u8; evict_bytes];
-    let evict = || {
-        for line in other.as_chunks::<CACHE_LINE>().0 {
-            black_box(line[0]);
+    let settings =
+        Settings { rounds, all: &all, same_filled: &same_filled, hot: &hot, other: &other };
+    let cells = take_turns(&settings, progress)?;
+    let findings = |cell: &Cell<SameFilledCheck, Times>| {
+        let figures = |pages: &[&Page], of| Figures::of(pages, cell, &cells[0], of);
+        CheckFindings {
+            check: cell.variant,
+            iteration_words: cell.variant.iteration_words(),
+            all: figures(&all, |times| times.all),
+            same_filled: (!same_filled.is_empty())
+                .then(|| figures(&same_filled, |times| times.same_filled)),
+            in_cache: figures(&hot[..1], |times| times.in_cache),
         }
-    };
-    let keep = || {};
-    let mut all_ns: Samples = Default::default();
-    let mut same_filled_ns: Samples = Default::default();
-    let mut in_cache_ns: Samples = Default::default();
-    for round in 0..rounds {
-        progress(round);
-        for turn in 0..CHECKS.len() {
-            if interrupt::noted() {
-                return Err(SameFilledError::Interrupted);
-            }
-            let place = (round + turn) % CHECKS.len();
-            all_ns[place].push(pass(&all, CHECKS[place], &evict));
-            if !same_filled.is_empty() {
-                same_filled_ns[place].push(pass(&same_filled, CHECKS[place], &evict));
-            }
-            in_cache_ns[place].push(pass(&hot, CHECKS[place], &keep));
-        }
-    }
-    let findings = |place: usize| CheckFindings {
-        check: CHECKS[place].name(),
-        iteration_words: CHECKS[place].iteration_words(),
-        all: figures(place, &all, &all_ns),
-        same_filled: (!same_filled.is_empty())
-            .then(|| figures(place, &same_filled, &same_filled_ns)),
-        in_cache: figures(place, &hot[..1], &in_cache_ns),
     };
     Ok(Findings {
         census: census(&all),
         rounds,
         evict_bytes,
-        instruction_set: instruction_set(),
-        checks: (0..CHECKS.len()).map(findings).collect(),
+        instruction_set: instruction_set().to_owned(),
+        checks: cells.iter().map(findings).collect(),
     })
 }
 
-/// Nanoseconds a page, by check and round.
-type Samples = [Vec<f64>; CHECKS.len()];
-
 /// Nanoseconds that one check takes for a page, the mean over the pages.
-fn pass(pages: &[&Page], check: SameFilledCheck, prepare: &dyn Fn()) -> f64 {
-    prepare();
+fn pass(pages: &[&Page], check: SameFilledCheck) -> f64 {
     let start = Instant::now();
     for page in pages {
         black_box(check.word(black_box(page)));
@@ -231,16 +234,21 @@ fn pass(pages: &[&Page], check: SameFilledCheck, prepare: &dyn Fn()) -> f64 {
     start.elapsed().as_nanos() as f64 / pages.len() as f64
 }
 
-fn figures(place: usize, pages: &[&Page], samples: &Samples) -> Figures {
-    let iterations: usize = pages.iter().map(|page| CHECKS[place].look(page).iterations).sum();
-    let ns = &samples[place];
-    let speeds: Vec<f64> = ns.iter().map(|ns| PAGE_SIZE as f64 / ns * 1e3).collect();
-    let ratios: Vec<f64> = samples[0].iter().zip(ns).map(|(forward, ns)| forward / ns).collect();
-    Figures {
-        iterations_mean: iterations as f64 / pages.len() as f64,
-        ns_per_page: Spread::of(ns),
-        mb_per_s: Spread::of(&speeds),
-        speed_vs_forward: Spread::of(&ratios),
+impl Figures {
+    fn of(
+        pages: &[&Page],
+        cell: &Cell<SameFilledCheck, Times>,
+        forward: &Cell<SameFilledCheck, Times>,
+        of: fn(&Times) -> f64,
+    ) -> Figures {
+        let iterations: usize = pages.iter().map(|page| cell.variant.look(page).iterations).sum();
+        let ns = cell.values(of);
+        Figures {
+            iterations_mean: iterations as f64 / pages.len() as f64,
+            ns_per_page: Spread::of(&ns),
+            mb_per_s: Spread::of(&cell.values(|times| PAGE_SIZE as f64 / of(times) * 1e3)),
+            speed_vs_forward: Spread::of_ratios(&forward.values(of), &ns),
+        }
     }
 }
 
@@ -249,11 +257,21 @@ fn verify(
     pages: &[&Page],
     check: &'static str,
     word: impl Fn(&Page) -> Option<u64>,
-) -> Result<(), SameFilledError> {
+) -> Result<(), StudyError> {
+    let words = |word: Option<u64>| {
+        word.map_or("not same-filled".to_owned(), |word| format!("same-filled with {word:#x}"))
+    };
     for (number, page) in pages.iter().enumerate() {
         let (said, truth) = (word(page), repeated_word(page));
         if said != truth {
-            return Err(SameFilledError::Wrong { page: number, check, said, truth });
+            return Err(StudyError::Check {
+                about: format!("page {number}"),
+                message: format!(
+                    "the check {check} returned {}, expected {}",
+                    words(said),
+                    words(truth)
+                ),
+            });
         }
     }
     Ok(())
@@ -316,7 +334,11 @@ mod tests {
             "page 1: the check hasty returned same-filled with 0x0, expected not same-filled"
         );
         let error = verify(&pages, "blind", |_| None).unwrap_err();
-        assert!(matches!(error, SameFilledError::Wrong { page: 0, truth: Some(0), .. }));
+        let message = error.to_string();
+        assert_eq!(
+            message,
+            "page 0: the check blind returned not same-filled, expected same-filled with 0x0"
+        );
     }
 
     #[test]

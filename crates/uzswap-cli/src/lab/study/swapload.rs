@@ -26,8 +26,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::StudyError;
-use crate::lab::child::{Refusal, answer, ask};
+use super::{Spread, number};
+use crate::lab::child::{ChildError, Refusal, answer, ask};
+use crate::lab::report::Stats;
+use crate::lab::turns::{Cell, Progress, Study, StudyError, take_turns};
 use crate::lab::{SplitMix64, mix};
 use uzswap::budget::Counted;
 use uzswap::compressor::CompressorKind;
@@ -77,7 +79,7 @@ pub struct Swapload {
 
 /// One run: the task of a child.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct RunSpec {
+pub(in crate::lab) struct RunSpec {
     index: IndexKind,
     shards: usize,
     compressor: CompressorKind,
@@ -87,79 +89,171 @@ struct RunSpec {
 
 /// What one run found.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct SwaploadRun {
+pub(in crate::lab) struct SwaploadRun {
     /// Operations of all io-like workers, a second.
-    pub io_per_second: f64,
+    io_per_second: f64,
     /// Operations of all vm-like workers, a second.
-    pub vm_per_second: f64,
+    vm_per_second: f64,
     /// Operations of the index that these took, a second.
-    pub index_per_second: f64,
+    index_per_second: f64,
     /// Nanoseconds an operation of the index: the same operations again after the run, with the
     /// index alone and by one thread.
-    pub index_ns: f64,
+    index_ns: f64,
     /// The processor time that all workers used, in seconds a second.
-    pub cpus_used: f64,
+    cpus_used: f64,
 }
 
 impl SwaploadRun {
     /// The index's share of the processor time, 0 to 1, by these figures. Not included: waiting for
     /// its lock, and cache lines that the rest of the store takes from it.
-    pub fn index_share(&self) -> f64 {
+    fn index_share(&self) -> f64 {
         self.index_per_second * self.index_ns / 1e9 / self.cpus_used
     }
 }
 
-/// The runs of an index with a number of shards.
-#[derive(Debug, Clone)]
-pub struct Cell {
-    /// Which index.
-    pub index: IndexKind,
-    /// In how many shards.
+/// The findings of all runs.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Findings {
+    /// Pages of key space, in bytes.
+    pub bytes: u64,
+    /// The compressor.
+    pub compressor: CompressorKind,
+    /// Seconds of each run.
+    pub seconds: f64,
+    /// Runs of each cell.
+    pub runs_each: usize,
+    /// Indexes with as many shards are neighbours.
+    pub cells: Vec<Figures>,
+}
+
+/// An index with a number of shards.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Figures {
+    /// Number of shards.
     pub shards: usize,
-    /// First to last.
-    pub runs: Vec<SwaploadRun>,
+    /// The index.
+    pub index: IndexKind,
+    /// Operations of all io-like workers.
+    pub io: Rate,
+    /// Operations of all vm-like workers.
+    pub vm: Rate,
+    /// The same for each second of processor time: other load on the machine weighs less.
+    pub io_per_cpu: Rate,
+    /// The same.
+    pub vm_per_cpu: Rate,
+    /// Operations of the index.
+    pub index_operations: Rate,
+    /// Nanoseconds an operation of the index, alone.
+    pub index_ns: Spread,
+    /// The share of the processor time that is the index's, 0 to 1.
+    pub index_share: Spread,
+    /// Seconds of processor time a second.
+    pub cpus_used: Spread,
+}
+
+/// Operations a second.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Rate {
+    /// The mean of the runs.
+    #[serde(deserialize_with = "number")]
+    pub mean: f64,
+    /// Their sample standard deviation.
+    #[serde(deserialize_with = "number")]
+    pub stddev: f64,
+    /// The smallest.
+    #[serde(deserialize_with = "number")]
+    pub min: f64,
+    /// The largest.
+    #[serde(deserialize_with = "number")]
+    pub max: f64,
+    /// The mean over the red-black tree's.
+    pub times_rbtree: Option<f64>,
+    /// The ratios run by run.
+    pub times_rbtree_by_run: Option<Spread>,
 }
 
 impl Swapload {
     /// The fewest pages: every worker has some.
     pub const PAGES_MIN: u64 = 1 << 12; // 16 MiB
 
-    /// Runs it. Before each run, `progress` gets the number of runs that are done, of all runs, and
-    /// the next run.
+    /// Runs it.
     ///
     /// # Errors
     ///
     /// At the first run that does not end well. No child is left running.
-    pub fn run(
-        &self,
-        progress: &mut dyn FnMut(usize, usize, &str),
-    ) -> Result<Vec<Cell>, StudyError> {
-        let shards = self.shards.iter();
-        let mut cells: Vec<Cell> = shards
-            .flat_map(|&shards| {
-                self.indexes.iter().map(move |&index| Cell { index, shards, runs: Vec::new() })
-            })
-            .collect();
-        let total = cells.len() * self.runs;
-        let mut done = 0;
-        for run in 1..=self.runs {
-            for Cell { index, shards, runs } in &mut cells {
-                let label = format!("{index}, shards: {shards}, run {run} of {}", self.runs);
-                progress(done, total, &label);
-                let spec = RunSpec {
-                    index: *index,
-                    shards: *shards,
-                    compressor: self.compressor,
-                    pages: self.pages,
-                    time: self.time,
-                };
-                let result = ask(&[RUN_COMMAND], &spec);
-                runs.push(result.map_err(|error| StudyError::of_run(error, label))?);
-                done += 1;
+    pub fn run(&self, progress: Progress<'_>) -> Result<Findings, StudyError> {
+        let cells = take_turns(self, progress)?;
+        Ok(Findings {
+            bytes: self.pages * PAGE_SIZE as u64,
+            compressor: self.compressor,
+            seconds: self.time.as_secs_f64(),
+            runs_each: self.runs,
+            cells: cells.iter().map(|cell| Figures::of(cell, &cells)).collect(),
+        })
+    }
+}
+
+impl Study for Swapload {
+    type Variant = RunSpec;
+    type Run = SwaploadRun;
+
+    fn rounds(&self) -> usize {
+        self.runs
+    }
+
+    fn groups(&self) -> Vec<Vec<RunSpec>> {
+        let spec = |shards, index| RunSpec {
+            index,
+            shards,
+            compressor: self.compressor,
+            pages: self.pages,
+            time: self.time,
+        };
+        let indexes = |&shards| self.indexes.iter().map(move |&index| spec(shards, index));
+        vec![self.shards.iter().flat_map(indexes).collect()]
+    }
+
+    fn label(&self, RunSpec { index, shards, .. }: &RunSpec) -> String {
+        format!("{index}, shards: {shards}")
+    }
+
+    fn measure(&self, spec: &RunSpec, _round: usize) -> Result<SwaploadRun, ChildError> {
+        ask(&[RUN_COMMAND], spec)
+    }
+}
+
+impl Figures {
+    /// Of a cell, against the red-black tree's among all of them.
+    fn of(cell: &Cell<RunSpec, SwaploadRun>, cells: &[Cell<RunSpec, SwaploadRun>]) -> Figures {
+        let RunSpec { index, shards, .. } = cell.variant;
+        let is_base = |of: &RunSpec| (of.shards, of.index) == (shards, IndexKind::RbTree);
+        let base = cells.iter().find(|other| is_base(&other.variant));
+        let rate = |of: fn(&SwaploadRun) -> f64| {
+            let own = cell.values(of);
+            let Stats { mean, stddev, min, max, .. } = Stats::of(&own);
+            let base = base.map(|base| base.values(of));
+            Rate {
+                mean,
+                stddev,
+                min,
+                max,
+                times_rbtree: base.as_ref().map(|base| mean / Stats::of(base).mean),
+                times_rbtree_by_run: base.map(|base| Spread::of_ratios(&own, &base)),
             }
+        };
+        let spread = |of: fn(&SwaploadRun) -> f64| Spread::of(&cell.values(of));
+        Figures {
+            shards,
+            index,
+            io: rate(|run| run.io_per_second),
+            vm: rate(|run| run.vm_per_second),
+            io_per_cpu: rate(|run| run.io_per_second / run.cpus_used),
+            vm_per_cpu: rate(|run| run.vm_per_second / run.cpus_used),
+            index_operations: rate(|run| run.index_per_second),
+            index_ns: spread(|run| run.index_ns),
+            index_share: spread(SwaploadRun::index_share),
+            cpus_used: spread(|run| run.cpus_used),
         }
-        progress(total, total, "");
-        Ok(cells)
     }
 }
 

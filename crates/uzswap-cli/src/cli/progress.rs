@@ -1,0 +1,39 @@
+//! Studies as commands make them: their progress, their failure, and the hidden commands, each of
+//! which does one run.
+
+use std::io::{self, StdinLock, StdoutLock};
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::Failure;
+use super::corpus::bar;
+use crate::lab::turns::{Progress, StudyError};
+
+/// Makes a study with a bar on standard error, if that is a terminal.
+pub(super) fn with_progress<T>(
+    study: impl FnOnce(Progress<'_>) -> Result<T, StudyError>,
+) -> Result<T, Failure> {
+    let bar = bar(0, "{elapsed:>4} [{bar:30}] {pos}/{len}  {msg}");
+    bar.enable_steady_tick(Duration::from_millis(250));
+    let result = study(&mut |done, total, next| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+        bar.set_message(next.to_owned());
+    });
+    bar.finish_and_clear();
+    result.map_err(|error| match error {
+        StudyError::Check { .. } => Failure::Check(error.into()),
+        StudyError::Machine { .. } | StudyError::Interrupted => Failure::Machine(error.into()),
+    })
+}
+
+/// Does one run, as `command` asks for it.
+pub(super) fn answer(
+    command: &str,
+    child: impl FnOnce(StdinLock<'static>, StdoutLock<'static>) -> io::Result<()>,
+) -> Result<(), Failure> {
+    child(io::stdin().lock(), io::stdout().lock())
+        .with_context(|| format!("this hidden command reads its task from `uzswap {command}`"))
+        .map_err(Failure::Machine)
+}
