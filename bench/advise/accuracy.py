@@ -24,7 +24,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 OWN = os.path.join(HERE, "../../crates/uzswap-cli/tests/programs")
 COMPRESSORS = "lz4,lzo,lzo-rle,zstd,deflate"
-# The rule of crates/uzswap-cli/src/lab/choice.rs.
+# The rule of crates/uzswap-cli/src/report/choice.rs.
 SAVING_MIN, US_PER_PERCENT = 3.0, 1.0
 
 

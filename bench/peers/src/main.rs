@@ -14,9 +14,9 @@ use clap::{Parser, ValueEnum};
 use tempfile::TempDir;
 use uzswap::compressor::{CompressorKind, OUTPUT_BYTES};
 use uzswap::page::PAGE_SIZE;
-use uzswap_cli::lab::capture::capture_workload;
-use uzswap_cli::lab::page_set::PageSet;
-use uzswap_cli::lab::workload::Workload;
+use uzswap_cli::corpus::capture::capture_workload;
+use uzswap_cli::corpus::page_set::PageSet;
+use uzswap_cli::corpus::workload::Workload;
 
 use calibrate::{TOLERANCE, calibrate};
 use contender::Contender;

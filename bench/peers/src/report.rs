@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
-use uzswap_cli::lab::histogram::Latencies;
+use uzswap_cli::measure::histogram::Latencies;
 
 use crate::Options;
 use crate::contender::Contender;

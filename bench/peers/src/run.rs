@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use uzswap::compressor::CompressorKind;
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::random::SplitMix64;
-use uzswap_cli::lab::histogram::Latencies;
-use uzswap_cli::lab::page_set::PageSet;
-use uzswap_cli::lab::zipf::Zipf;
+use uzswap_cli::measure::histogram::Latencies;
+use uzswap_cli::corpus::page_set::PageSet;
+use uzswap_cli::corpus::zipf::Zipf;
 use uzswap_sys::process::{anonymous_bytes, disable_huge_pages, trim_heap};
 
 use crate::contender::{Contender, PageCache};

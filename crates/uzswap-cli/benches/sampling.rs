@@ -23,13 +23,15 @@ use std::thread;
 
 use uzswap::compressor::{Compressor, CompressorKind, OUTPUT_BYTES};
 use uzswap::page::{PAGE_SIZE, Page};
+use uzswap::random::SplitMix64;
 use uzswap::same_filled::SameFilled;
 use uzswap::zpool::zsmalloc::ZsmallocOptions;
 use uzswap::zpool::{Arena, ZpoolKind};
-use uzswap_cli::lab::SplitMix64;
-use uzswap_cli::lab::replay::open_bytes;
-use uzswap_cli::lab::sample::{Estimate, Population, SamplePlan, UNIT_BYTES, UnitSums, UnitWalk};
-use uzswap_cli::lab::workload::Workload;
+use uzswap_cli::corpus::sample::{
+    Estimate, Population, SamplePlan, UNIT_BYTES, UnitSums, UnitWalk,
+};
+use uzswap_cli::corpus::workload::Workload;
+use uzswap_cli::measure::replay::open_bytes;
 
 const COMPRESSORS: [CompressorKind; 3] =
     [CompressorKind::Lz4, CompressorKind::LzoRle, CompressorKind::Zstd(3)];

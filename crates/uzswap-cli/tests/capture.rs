@@ -19,9 +19,9 @@ use support::{
     wait_for,
 };
 use uzswap::page::{PAGE_SIZE, Page};
-use uzswap_cli::lab::capture::capture_workload;
-use uzswap_cli::lab::page_set::{About, PageSet};
-use uzswap_cli::lab::workload::Workload;
+use uzswap_cli::corpus::capture::capture_workload;
+use uzswap_cli::corpus::page_set::{About, PageSet};
+use uzswap_cli::corpus::workload::Workload;
 
 /// Environment variable that makes this binary a helper, and the helper's name.
 const HELPER: &str = "UZSWAP_TEST_HELPER";

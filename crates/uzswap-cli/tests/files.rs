@@ -25,7 +25,7 @@ use uzswap::files::{Contents, open_output};
 use uzswap::page::{PAGE_SIZE, PageKey};
 use uzswap::trace::{Recorder, TraceAbout};
 use uzswap::zswap::{Zswap, ZswapOptions};
-use uzswap_cli::lab::page_set::{PageRange, PageSetWriter};
+use uzswap_cli::corpus::page_set::{PageRange, PageSetWriter};
 
 const NOBODY: u32 = 65534;
 const ANOTHER: u32 = 65533;

@@ -27,12 +27,12 @@ use uzswap::zpool::ZpoolKind;
 use uzswap::zswap::snapshot::{SnapshotOptions, SnapshotReader};
 use uzswap::zswap::{Incompressible, TenantId, TenantOptions, Zswap, ZswapOptions};
 use uzswap_cli::cli::Cli;
-use uzswap_cli::lab::capture::capture_file;
-use uzswap_cli::lab::page_set::{PageSet, side_path};
-use uzswap_cli::lab::replay::{FreedHalf, Trace, replay_trace};
-use uzswap_cli::lab::sample::SamplePlan;
-use uzswap_cli::lab::size_list::SizeList;
-use uzswap_cli::lab::workload::Workload;
+use uzswap_cli::corpus::capture::capture_file;
+use uzswap_cli::corpus::page_set::{PageSet, side_path};
+use uzswap_cli::corpus::sample::SamplePlan;
+use uzswap_cli::corpus::size_list::SizeList;
+use uzswap_cli::corpus::workload::Workload;
+use uzswap_cli::measure::replay::{FreedHalf, Trace, replay_trace};
 use varied_pages::Random;
 
 /// The system's allocator, and the largest request.

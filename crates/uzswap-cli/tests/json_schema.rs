@@ -19,7 +19,7 @@ use support::{Lab, expect_error, wait_for};
 use trials::trial;
 use uzswap::page::{PAGE_SIZE, PageKey};
 use uzswap::zswap::{Zswap, ZswapOptions};
-use uzswap_cli::lab::report::Schema;
+use uzswap_cli::report::Schema;
 use uzswap_testing::json_schema::{self, document, file_name, folder, schema, validate};
 
 fn main() -> ExitCode {

@@ -20,9 +20,9 @@ use support::{Lab, expect_error, expect_success};
 use trials::trial;
 use uzswap::page::PAGE_SIZE;
 use uzswap::random::mix;
-use uzswap_cli::lab::advise::AdviceReport;
-use uzswap_cli::lab::html;
-use uzswap_cli::lab::report::Report;
+use uzswap_cli::advise::AdviceReport;
+use uzswap_cli::html;
+use uzswap_cli::report::Report;
 
 fn main() -> ExitCode {
     let no_run = no_run();

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, and what each may name of ours beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 25] = [
+const LAYERS: [(&str, &[&str]); 30] = [
     ("sys", &[]),
     ("preload", &[]),
     ("audit", &[]),
@@ -27,7 +27,12 @@ const LAYERS: [(&str, &[&str]); 25] = [
     ("index", MECHANISM),
     ("zswap", STORE),
     ("kernel_swap", &["sys", "named_enum"]),
-    ("lab", LAB),
+    ("human_size", &[]),
+    ("corpus", CORPUS),
+    ("measure", MEASURE),
+    ("report", REPORT),
+    ("advise", ADVISE),
+    ("html", HTML),
     ("pager", PAGER),
     ("cli", CLI),
     ("main", &["cli"]),
@@ -47,15 +52,36 @@ const STORE: &[&str] = &[
     "backing", "zpool", "index", "random",
 ];
 #[rustfmt::skip]
-const LAB: &[&str] = &[
-    "sys", "by_name", "named_enum", "page", "files", "budget", "same_filled", "compressor",
-    "backing", "zpool", "index", "zswap", "trace", "pager", "kernel_swap", "random",
+const CORPUS: &[&str] = &[
+    "sys", "random", "page", "files", "same_filled", "compressor", "zpool", "pager",
+    "human_size",
+];
+#[rustfmt::skip]
+const MEASURE: &[&str] = &[
+    "sys", "by_name", "random", "named_enum", "page", "budget", "same_filled", "compressor",
+    "backing", "trace", "zpool", "index", "zswap", "kernel_swap", "pager", "human_size",
+    "corpus",
+];
+#[rustfmt::skip]
+const REPORT: &[&str] = &[
+    "sys", "by_name", "named_enum", "page", "zpool", "index", "zswap", "pager", "human_size",
+    "corpus", "measure",
+];
+#[rustfmt::skip]
+const ADVISE: &[&str] = &[
+    "by_name", "random", "named_enum", "page", "pager", "human_size", "corpus", "measure",
+    "report",
+];
+#[rustfmt::skip]
+const HTML: &[&str] = &[
+    "sys", "page", "index", "zswap", "pager", "human_size", "measure", "report", "advise",
 ];
 const PAGER: &[&str] = &["sys", "preload", "page", "random", "backing", "doctor", "zswap", "trace"];
 #[rustfmt::skip]
 const CLI: &[&str] = &[
-    "sys", "named_enum", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
-    "index", "zswap", "lab", "doctor", "pager", "trace", "kernel_swap", "random",
+    "sys", "named_enum", "page", "files", "budget", "same_filled", "compressor", "backing",
+    "zpool", "index", "zswap", "human_size", "corpus", "measure", "report", "advise", "html",
+    "doctor", "pager", "trace", "kernel_swap", "random",
 ];
 
 #[rustfmt::skip]

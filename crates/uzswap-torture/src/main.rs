@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use uzswap::random::mix;
 use uzswap_cli::cli::{self, Failure, JsonOutput, bar, parse_seconds};
-use uzswap_cli::lab::report::Schema;
+use uzswap_cli::report::Schema;
 use uzswap_torture::{Failure as Found, Fault, FaultSet, Outcome, PlantedBug, Torture};
 
 /// Test the store with injected faults, and check every answer.

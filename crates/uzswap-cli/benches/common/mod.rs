@@ -11,8 +11,8 @@ use uzswap::compressor::{Compressor, OUTPUT_BYTES};
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::random::SplitMix64;
 use uzswap::zswap::Zswap;
-use uzswap_cli::lab::capture::capture_workload;
-use uzswap_cli::lab::workload::Workload;
+use uzswap_cli::corpus::capture::capture_workload;
+use uzswap_cli::corpus::workload::Workload;
 use uzswap_sys::process::{self, trim_heap};
 
 /// Whether this is a real run (`cargo bench`) or a look whether it works (`cargo test --benches`).

@@ -14,16 +14,16 @@ use super::progress::with_progress;
 use super::report_args::ReportArgs;
 use super::sample::{self, SampleSize};
 use super::window;
-use crate::lab::advise::machine::SwapState;
-use crate::lab::advise::{AdviceReport, Runtime, Target, Trial};
-use crate::lab::capture::{
+use crate::advise::machine::SwapState;
+use crate::advise::{AdviceReport, Runtime, Target, Trial};
+use crate::corpus::capture::{
     CaptureAt, CaptureOptions, capture_command, capture_pid, capture_system,
 };
-use crate::lab::experiment::{Experiment, Settings};
-use crate::lab::html::shell_line;
-use crate::lab::live::{LiveCommand, LiveExperiment, LiveLimit, LiveParts};
-use crate::lab::report::{Report, Screen};
-use crate::lab::sample::SamplePlan;
+use crate::corpus::sample::SamplePlan;
+use crate::html::shell_line;
+use crate::measure::experiment::{Experiment, Settings};
+use crate::measure::live::{LiveCommand, LiveExperiment, LiveLimit, LiveParts};
+use crate::report::{Report, Screen};
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
 use uzswap::page::PAGE_SIZE;

@@ -11,12 +11,13 @@ use anyhow::Context;
 use super::json::JsonOutput;
 use super::sample::{self, SampleSize};
 use super::{Failure, print};
-use crate::lab::capture::{
+use crate::corpus::capture::{
     CaptureAt, CaptureError, CaptureOptions, capture_command, capture_file, capture_pid,
 };
-use crate::lab::page_set::{About, PageSetError, side_path};
-use crate::lab::report::format::{human_size, in_brief, wrapped};
-use crate::lab::report::{Schema, sample_in_words};
+use crate::corpus::page_set::{About, PageSetError, side_path};
+use crate::human_size::human_size;
+use crate::report::format::{in_brief, wrapped};
+use crate::report::{Schema, sample_in_words};
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::escape::{escaped, one_line};
 

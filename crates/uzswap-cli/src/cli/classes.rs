@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Failure;
 use super::json::JsonOutput;
-use crate::lab::report::Schema;
+use crate::report::Schema;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::zsmalloc::{
     CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, ClassTable, HandleHeader, SizeClass, ZsmallocOptions,

@@ -13,18 +13,18 @@ use sha2::{Digest, Sha256};
 use super::Failure;
 use super::capture::failure;
 use super::size::check_available;
-use crate::lab::capture::{
+use crate::corpus::capture::{
     CaptureError, capture_file, capture_workload, sample_page_set, thin_page_set,
 };
-use crate::lab::compressed_lengths::KindPages;
-use crate::lab::experiment::CorpusFile;
-use crate::lab::observed::Observed;
-use crate::lab::page_set::{About, PageSet, PageSetError, Place, hex};
-use crate::lab::replay::Trace;
-use crate::lab::report::CorpusInfo;
-use crate::lab::sample::SamplePlan;
-use crate::lab::size_list::{SizeList, SizesError};
-use crate::lab::workload::Workload;
+use crate::corpus::observed::Observed;
+use crate::corpus::page_set::{About, PageSet, PageSetError, Place, hex};
+use crate::corpus::sample::SamplePlan;
+use crate::corpus::size_list::{SizeList, SizesError};
+use crate::corpus::workload::Workload;
+use crate::measure::compressed_lengths::KindPages;
+use crate::measure::experiment::CorpusFile;
+use crate::measure::replay::Trace;
+use crate::report::CorpusInfo;
 use uzswap::files::create_private;
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::escape::escaped;

@@ -8,7 +8,7 @@ use anyhow::{Error, anyhow};
 use super::json::JsonOutput;
 use super::kernel_swap::failure;
 use super::{Failure, print};
-use crate::lab::report::Schema;
+use crate::report::Schema;
 use uzswap_kernel_swap::{left_over, restore};
 use uzswap_pager::doctor::{Finding, Report, State};
 

@@ -9,7 +9,7 @@ use anyhow::{Error, anyhow};
 use serde::Serialize;
 
 use super::{Failure, print};
-use crate::lab::report::{Envelope, Schema};
+use crate::report::{Envelope, Schema};
 use uzswap::files::{Contents, open_output};
 use uzswap_sys::escape::escaped;
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::json::json;
 use super::size::parse_size;
 use super::{Failure, print};
-use crate::lab::live::{Exit, run_to_end};
+use crate::measure::live::{Exit, run_to_end};
 use uzswap_kernel_swap::{
     Journal, KeeperReport, KernelEngine, KernelPool, KernelSwapError, KernelSwapOptions,
     ProbeReport, RunningProbe, Session, SwapBacking, probe, restore_when_ended,

@@ -9,8 +9,8 @@ use clap::builder::RangedU64ValueParser;
 use super::Failure;
 use super::args::distinct;
 use super::size::{parse_max_pool, parse_percent, parse_size};
-use crate::lab::experiment::Experiment;
-use crate::lab::limited_pool::{
+use crate::measure::experiment::Experiment;
+use crate::measure::limited_pool::{
     AccessSettings, BackingFile, LimitSettings, Limits, MaxPool, ShrinkerMode,
 };
 use uzswap::backing::BackingError;

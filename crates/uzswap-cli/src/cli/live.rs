@@ -11,11 +11,11 @@ use super::Failure;
 use super::args::distinct;
 use super::corpus::bar;
 use super::size::parse_size;
-use crate::lab::live::report::{LiveFindings, LiveReport};
-use crate::lab::live::{
+use crate::human_size::human_size;
+use crate::measure::live::{
     self, FailureKind, LiveCommand, LiveExperiment, LiveLimit, LiveParts, Preset, PresetPlace,
 };
-use crate::lab::report::format::human_size;
+use crate::report::live::{LiveFindings, LiveReport};
 use uzswap::budget::percent_of_memory;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;

@@ -33,8 +33,8 @@ use std::process::ExitCode;
 use anyhow::Error;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::lab::experiment;
-use crate::lab::study::{index, swapload};
+use crate::measure::experiment;
+use crate::measure::study::{index, swapload};
 use progress::answer;
 use uzswap_sys::escape::escaped;
 use uzswap_sys::inherited::raise_stack;

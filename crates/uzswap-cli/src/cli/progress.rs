@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::Failure;
 use super::corpus::bar;
-use crate::lab::turns::{Progress, StudyError};
+use crate::measure::turns::{Progress, StudyError};
 
 /// Makes a study with a bar on standard error, if that is a terminal.
 pub(super) fn with_progress<T>(

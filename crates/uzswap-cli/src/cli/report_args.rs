@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::Failure;
 use super::json::{ReportFile, refuse_program};
-use crate::lab::html::{page, shell_line};
+use crate::html::{page, shell_line};
 
 /// The name of the flag.
 const FLAG: &str = "--report";

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use super::size::parse_size;
-use crate::lab::sample::SamplePlan;
+use crate::corpus::sample::SamplePlan;
 use uzswap::page::PAGE_SIZE;
 
 /// How much to read, as it is given on the command line.

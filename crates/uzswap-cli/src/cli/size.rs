@@ -4,8 +4,8 @@ use anyhow::anyhow;
 use procfs::{Current, Meminfo};
 
 use super::Failure;
-use crate::lab::limited_pool::MaxPool;
-use crate::lab::report::format::human_size;
+use crate::human_size::human_size;
+use crate::measure::limited_pool::MaxPool;
 use uzswap::budget::{UnknownMemory, percent_of_memory};
 use uzswap::page::PAGE_SIZE;
 

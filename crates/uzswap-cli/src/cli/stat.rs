@@ -9,9 +9,10 @@ use serde::{Serialize, Serializer};
 
 use super::json::JsonOutput;
 use super::{Failure, print};
-use crate::lab::page_set::rfc3339;
-use crate::lab::report::Schema;
-use crate::lab::report::format::{human_size, nanoseconds, thousands};
+use crate::corpus::page_set::rfc3339;
+use crate::human_size::human_size;
+use crate::report::Schema;
+use crate::report::format::{nanoseconds, thousands};
 use uzswap::compressor::{Compressor, ObjectFormat};
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::snapshot::{

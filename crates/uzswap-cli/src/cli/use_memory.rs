@@ -6,8 +6,8 @@ use anyhow::anyhow;
 
 use super::Failure;
 use super::size::{check_available, parse_size};
-use crate::lab::{SplitMix64, mix};
 use uzswap::page::PAGE_SIZE;
+use uzswap::random::{SplitMix64, mix};
 
 /// What `uzswap use-memory` is asked for.
 #[derive(Debug, clap::Args)]

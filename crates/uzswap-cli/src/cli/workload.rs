@@ -6,8 +6,8 @@ use anyhow::Context;
 
 use super::Failure;
 use super::size::{check_available, parse_size};
-use crate::lab::report::format::human_size;
-use crate::lab::workload::Workload as Kind;
+use crate::corpus::workload::Workload as Kind;
+use crate::human_size::human_size;
 
 /// What `uzswap workload` is asked for.
 #[derive(Debug, clap::Args)]

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::support::{Lab, capture_to, expect_error, expect_success, has_note, small_core};
 use uzswap::page::PAGE_SIZE;
-use uzswap_cli::lab::sample::SamplePlan;
+use uzswap_cli::corpus::sample::SamplePlan;
 
 #[test]
 fn a_raw_file_is_cut_into_pages() {
@@ -116,7 +116,7 @@ fn damaged_core_dumps_are_told() {
         damaged[at] ^= 0xff;
         fs::write(&path, damaged).unwrap();
         let about =
-            uzswap_cli::lab::capture::capture_file(&path, &lab.path("pages"), SamplePlan::ALL);
+            uzswap_cli::corpus::capture::capture_file(&path, &lab.path("pages"), SamplePlan::ALL);
         assert!(about.is_ok() || lab.path("core").exists());
     }
 }

@@ -18,10 +18,10 @@ use crate::support::{
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::Value;
 use uzswap::page::{PAGE_SIZE, Page};
-use uzswap_cli::lab::capture::{capture_workload, thin_page_set};
-use uzswap_cli::lab::page_set::{About, PageSet};
-use uzswap_cli::lab::sample::SamplePlan;
-use uzswap_cli::lab::workload::Workload;
+use uzswap_cli::corpus::capture::{capture_workload, thin_page_set};
+use uzswap_cli::corpus::page_set::{About, PageSet};
+use uzswap_cli::corpus::sample::SamplePlan;
+use uzswap_cli::corpus::workload::Workload;
 
 const UNIT: u64 = 16 * PAGE_SIZE as u64;
 

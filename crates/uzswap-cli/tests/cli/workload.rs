@@ -4,8 +4,8 @@
 use std::process::Command;
 
 use serde_json::Value;
-use uzswap_cli::lab::capture::capture_workload;
-use uzswap_cli::lab::workload::Workload;
+use uzswap_cli::corpus::capture::capture_workload;
+use uzswap_cli::corpus::workload::Workload;
 
 /// Of each workload of 8 MiB with seed 1: debug and release builds on x86-64 gave these. A change
 /// of a workload is a change of every figure that was measured with it.

@@ -12,11 +12,11 @@ use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::trace::{Content, Ending, Event, Operation, TraceReader};
 use uzswap::zswap::snapshot::{PageForm, SnapshotOptions, SnapshotReader};
 use uzswap::zswap::{Zswap, ZswapOptions};
-use uzswap_cli::lab::capture::capture_file;
-use uzswap_cli::lab::page_set::{About, PageRange, PageSet, PageSetWriter, side_path};
-use uzswap_cli::lab::replay::{Trace, replay_trace};
-use uzswap_cli::lab::sample::SamplePlan;
-use uzswap_cli::lab::size_list::{SizeList, StripPadding};
+use uzswap_cli::corpus::capture::capture_file;
+use uzswap_cli::corpus::page_set::{About, PageRange, PageSet, PageSetWriter, side_path};
+use uzswap_cli::corpus::sample::SamplePlan;
+use uzswap_cli::corpus::size_list::{SizeList, StripPadding};
+use uzswap_cli::measure::replay::{Trace, replay_trace};
 use uzswap_preload::protocol::{MAGIC, MESSAGE_BYTES, Message};
 
 use crate::fuzz::forge::{forge_snapshot, forge_trace};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use uzswap::page::PAGE_SIZE;
-use uzswap_cli::lab::page_set::{About, PageSet};
+use uzswap_cli::corpus::page_set::{About, PageSet};
 
 /// A directory to capture into.
 pub(crate) struct Lab {

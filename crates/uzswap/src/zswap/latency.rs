@@ -1,6 +1,6 @@
 //! Latencies of the store's operations: counts by time, kept by many threads at once.
 //!
-//! A time costs two atomic additions. The HDR histograms of `run` and of the lab are finer, but
+//! A time costs two atomic additions. The HDR histograms of `run` and of the command are finer, but
 //! need a lock or a thread of their own.
 
 use std::cell::Cell;

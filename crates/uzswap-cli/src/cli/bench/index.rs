@@ -6,9 +6,9 @@ use super::{Output, lines, opening, three_digits, with_range};
 use crate::cli::Failure;
 use crate::cli::args::{distinct, rounds};
 use crate::cli::progress::with_progress;
-use crate::lab::report::format::{counted, thousands, wrapped};
-use crate::lab::report::{Envelope, Schema};
-use crate::lab::study::index::{BASE, Contender, Figures, Findings, IndexStudy, KeyOrder};
+use crate::measure::study::index::{BASE, Contender, Figures, Findings, IndexStudy, KeyOrder};
+use crate::report::format::{counted, thousands, wrapped};
+use crate::report::{Envelope, Schema};
 
 /// What `uzswap bench index` is asked for.
 ///

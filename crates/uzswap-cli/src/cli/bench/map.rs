@@ -5,12 +5,12 @@ use std::time::Duration;
 use super::{Output, lines, opening, parse_seconds};
 use crate::cli::Failure;
 use crate::cli::progress::with_progress;
-use crate::lab::report::format::{counted, thousands};
-use crate::lab::report::{Envelope, Schema};
-use crate::lab::study::Spread;
-use crate::lab::study::object_mapping::{
+use crate::measure::study::Spread;
+use crate::measure::study::object_mapping::{
     Findings, MapOptions, Method, ObjectPlace, Worker, measure,
 };
+use crate::report::format::{counted, thousands};
+use crate::report::{Envelope, Schema};
 
 /// What `uzswap bench map` is asked for.
 #[derive(Debug, clap::Args)]

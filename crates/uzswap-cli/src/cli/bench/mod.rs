@@ -15,9 +15,9 @@ use serde::Serialize;
 use super::Failure;
 use super::json::JsonOutput;
 use super::report_args::ReportArgs;
-use crate::lab::report::format::{table, trimmed, wrapped};
-use crate::lab::report::{Envelope, Schema};
-use crate::lab::study::Spread;
+use crate::measure::study::Spread;
+use crate::report::format::{table, trimmed, wrapped};
+use crate::report::{Envelope, Schema};
 use uzswap_sys::interrupt;
 
 /// What `uzswap bench` is asked for.

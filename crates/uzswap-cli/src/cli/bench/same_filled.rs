@@ -11,13 +11,13 @@ use crate::cli::args::rounds;
 use crate::cli::corpus::Source;
 use crate::cli::progress::with_progress;
 use crate::cli::size::parse_size;
-use crate::lab::report::format::{mib, thousands, wrapped};
-use crate::lab::report::{CorpusInfo, Envelope, Schema};
-use crate::lab::sample::SamplePlan;
-use crate::lab::study::same_filled::{
+use crate::corpus::sample::SamplePlan;
+use crate::corpus::workload::Workload;
+use crate::measure::study::same_filled::{
     CheckFindings, FEW_PAGES, Figures, Findings, measure, read_pages,
 };
-use crate::lab::workload::Workload;
+use crate::report::format::{mib, thousands, wrapped};
+use crate::report::{CorpusInfo, Envelope, Schema};
 use uzswap::page::PAGE_SIZE;
 
 /// What `uzswap bench same-filled` is asked for.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::view::{NOTHING, note};
 use crate::cli::Failure;
 use crate::cli::json::JsonOutput;
-use crate::lab::report::Schema;
+use crate::report::Schema;
 use uzswap_pager::{AuditReport, Survey, Violation, find_run, survey};
 
 /// What `--json` prints.

@@ -27,7 +27,7 @@ use self::screen::Screen;
 use self::view::{NOTHING, note};
 use super::json::{JsonOutput, json_line};
 use super::{Failure, write_out};
-use crate::lab::report::{Envelope, Schema};
+use crate::report::{Envelope, Schema};
 use uzswap_pager::NoAnswer;
 use uzswap_sys::interrupt;
 use uzswap_sys::stderr::log;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::lab::levels::spark_line;
+use crate::measure::levels::spark_line;
 
 /// Samples that are kept: as many as the widest spark line shows.
 const KEPT: usize = 200;
