@@ -82,9 +82,15 @@ impl Pager {
     /// The state of a run in 64 MiB.
     #[cfg(test)]
     pub(crate) fn for_tests() -> Pager {
+        Pager::of_limit(64 << 20)
+    }
+
+    /// The state of a run in so many bytes, of tests.
+    #[cfg(test)]
+    pub(crate) fn of_limit(limit_bytes: u64) -> Pager {
         let zswap = uzswap::zswap::Zswap::new(uzswap::zswap::ZswapOptions::default()).unwrap();
         let store = PageStore::new(zswap, None, None, None);
-        Pager::new(64 << 20, store, Priorities::new(1, 100), PathBuf::new(), true).unwrap()
+        Pager::new(limit_bytes, store, Priorities::new(1, 100), PathBuf::new(), true).unwrap()
     }
 
     /// All address spaces, as they are now.

@@ -12,9 +12,9 @@
 //!    '-- orphan          memory whose helper has ended
 //! ```
 //!
-//! The state is in `spaces` (which worker reads which address space), `waiting` (faults that wait),
-//! `helpers` (pending and ready), `pending_forks` (children that wait for events of their parents)
-//! and `orphan`. A worker
+//! The state is in `spaces` (which worker reads which address space), `waiting` (faults that wait)
+//! and `helpers` (pending and ready). `pending_forks` has children that wait for events of their
+//! parents, `orphan` memory without a helper. A worker
 //! has its own in `worker_state`. One lock guards the server: a worker reads messages under it, and
 //! releases it before it serves faults and wakes threads.
 

@@ -130,7 +130,7 @@ pub(super) enum Resolution {
     NoRoom,
     /// The page is being read from the file.
     Later,
-    /// Pages are to be decompressed, with the space unlocked.
+    /// The worker must decompress pages first, with the space unlocked.
     Load,
 }
 

@@ -19,7 +19,7 @@ impl Waiting {
         self.faults.is_empty() && !self.are_tried
     }
 
-    /// Takes them with their spaces, to try them again. Those of removed spaces are left out. Where
+    /// Takes them with their spaces, to try them again, without faults of removed spaces. Where
     /// another worker tries them, it does so once more.
     pub(super) fn take(
         &mut self,

@@ -110,7 +110,8 @@ fn rests_double_until_the_peak_rises_by_a_64th() {
 
 #[test]
 fn a_survey_that_has_asked_all_members_counts() {
-    let pager = Arc::new(Pager::for_tests());
+    // The members have the memory of this process, which other tests fill: far below the limit.
+    let pager = Arc::new(Pager::of_limit(1 << 40));
     let group = ForkGroup::default();
     for _ in 0..2 {
         let mut space = AddressSpace::of_nothing();
