@@ -7,17 +7,17 @@
 //!      |
 //!  figures           measure   replays, live studies, studies of parts; statistics
 //!      |
-//!  document          report    one model of each document; text, JSON and CSV of it
+//!  document          report    the documents of `compare`; text, JSON and CSV of them
 //!      |
-//!  settings          advise    how to run a program in less memory
+//!  settings          advise    for a program in less memory, for the kernel's swap
 //!      |
 //!  page              html      a document as one page with pictures
 //! ```
 //!
-//! Each room names those above it in this picture alone, but for `cli`, which names all.
+//! Each room names those above it in this picture alone, but not `cli`, which names all.
 //!
-//! This library is there for the binary, its tests and `uzswap-torture`; it promises nothing to
-//! others.
+//! This library is there for the binary, its tests and benchmarks, and `uzswap-torture`. It
+//! promises nothing to others.
 
 #![warn(missing_docs, clippy::missing_errors_doc)]
 

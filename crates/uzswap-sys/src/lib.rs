@@ -1,17 +1,18 @@
 //! Safe wrappers of kernel interfaces and C libraries, for the packages of uzswap.
 //!
 //! The unsafe code of the project is here, but for the library that goes into programs
-//! (`uzswap-preload`). Every type owns its resource, frees it when dropped and has safe methods
-//! alone; no raw pointer leaves this package. This package may call the kernel and C, and no other
+//! (`uzswap-preload`). A type that has a resource frees it when dropped. All methods are safe, and
+//! no raw pointer leaves this package. This package calls the kernel and C, and names no other
 //! package of the project.
 //!
 //! ```text
-//!  memory of this process   pages, window, zeroed, blocks      host pages, and how they are mapped
+//!  memory of this process   pages, window, zeroed, blocks      host pages, tables, aligned blocks
 //!  memory of another one    userfaultfd                        its faults, and its missing pages
 //!                           maps, pagemap, process_memory      its mappings, entries, contents
-//!  processes                spawn, ptrace, wait, interrupt     starts a program, and follows it
-//!                           process, peer, cpus, inherited     facts about one
-//!                           signals, death_guard, foreign      the end of one, or of this one
+//!  processes                spawn, ptrace, wait                starts a program, and follows it
+//!                           process, peer, cpus, inherited     facts about one, and its settings
+//!                           signals, interrupt, death_guard    signals, and the end of this one
+//!                           foreign                            closes descriptors of strangers
 //!  files                    files, held_folder, mounts, uring  a backing file, a run's folder
 //!  the kernel's swap        swap                               areas, loop devices
 //!  computation              lz4, simd, rb_node, cycles         C, vectors, links, a clock

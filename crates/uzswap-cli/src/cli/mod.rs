@@ -1,4 +1,11 @@
-//! The command line: one file per subcommand.
+//! The command line: a file or a folder for each subcommand.
+//!
+//! ```text
+//!  flags     args, limit_args, live, report_args, corpus, sample, size, window
+//!  commands  compare, run, advise, bench, top, capture, workload, classes, stat, doctor, manual
+//!            kernel_swap, use_memory     hidden ones, for studies
+//!  output    json, progress, program
+//! ```
 
 mod advise;
 mod args;

@@ -1,13 +1,14 @@
 //! Pages to measure, and where they come from.
 //!
 //! ```text
-//!  process --- capture ----.   (observed, working_set: what a capture saw beside the pages)
-//!  seed ------ workload ---+--> page_set: a file of pages, with its description
-//!  all pages - sample -----'
-//!  lengths --- size_list ------> a list of compressed lengths, without contents
+//!  process, command, file --- capture ----.
+//!  seed --------------------- workload ---+--> page_set: a file of pages, with its description
+//!  all pages ---------------- sample -----'
+//!  compressed lengths ------- size_list -----> pages with made-up contents of these lengths
 //! ```
 //!
-//! `zipf` and `student` are the distributions of accesses and of sampled totals.
+//! A capture also finds `observed` facts and the `working_set`. `zipf` is the distribution of
+//! accesses; `student` gives confidence to totals and differences.
 
 pub mod capture;
 pub mod observed;

@@ -7,7 +7,10 @@
 //!                         charts: values -> figure = picture (svg, scale) + table (unit)
 //! ```
 //!
-//! A page loads nothing and runs no script. The same document always makes the same page.
+//! `verdict` and `changes` are sections of several documents; `embedded` is the document itself.
+//!
+//! A page loads nothing and runs no script. The same document and command line always make the same
+//! page.
 
 mod advise;
 mod bench;

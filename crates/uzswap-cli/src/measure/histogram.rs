@@ -101,6 +101,34 @@ pub struct LatencySummary {
     pub buckets: Vec<Bucket>,
 }
 
+/// Some latencies, in nanoseconds.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// Median.
+    pub p50: u64,
+    /// Nine in ten.
+    pub p90: u64,
+    /// 99 in a hundred.
+    pub p99: u64,
+    /// Longest.
+    pub max: u64,
+}
+
+impl LatencySummary {
+    /// The figures of one run: the columns of a CSV.
+    pub fn percentiles(&self) -> Percentiles {
+        let &LatencySummary { p50, p90, p99, max, .. } = self;
+        Percentiles { p50, p90, p99, max }
+    }
+}
+
+impl Percentiles {
+    /// The name of each, and the latency.
+    pub fn columns(&self) -> [(&'static str, u64); 4] {
+        [("p50", self.p50), ("p90", self.p90), ("p99", self.p99), ("max", self.max)]
+    }
+}
+
 /// Operations that took at least `from_ns` and less than `to_ns`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {

@@ -9,8 +9,9 @@
 //!  histogram, stats, interval     latencies, and differences with their confidence
 //! ```
 //!
-//! `limited_pool` and `levels` are settings of a store. `compressed_lengths` and `recompression`
-//! are facts about the pages alone.
+//! `child` is a run in a process of its own, `limited_pool` the settings of a store with a limit.
+//! `compressed_lengths` is a fact about the pages, `recompression` a rule over times and bytes.
+//! `levels` draws values over time as a line of characters.
 
 mod child;
 pub mod compressed_lengths;

@@ -99,7 +99,7 @@ impl AccessFindings {
             pool_load_ns: merged(|run| &run.pool_load_ns),
             backing_load_ns: merged(|run| &run.backing_load_ns),
             store_ns: merged(|run| &run.store_ns),
-            store_ns_by_run: runs.iter().map(|run| run.store_ns.summary().into()).collect(),
+            store_ns_by_run: runs.iter().map(|run| run.store_ns.summary().percentiles()).collect(),
         })
     }
 

@@ -10,7 +10,7 @@ pub(super) fn rows(report: &Report) -> String {
         let figures = &findings.figures;
         for run in 0..findings.real_s.len() {
             let (store, load) = (findings.store_ns_by_run[run], findings.load_ns_by_run[run]);
-            let fields: [(&str, String); 38] = [
+            let fields: [(&str, String); 29] = [
                 ("zpool", findings.parts.zpool.to_string()),
                 ("compressor", findings.compressor.clone()),
                 ("index", findings.parts.index.to_string()),
@@ -40,25 +40,22 @@ pub(super) fn rows(report: &Report) -> String {
                 ("real_s", format!("{:.6}", findings.real_s[run])),
                 ("sys_s", format!("{:.6}", findings.sys_s[run])),
                 ("user_s", format!("{:.6}", findings.user_s[run])),
-                ("store_ns_p50", store.p50.to_string()),
-                ("store_ns_p90", store.p90.to_string()),
-                ("store_ns_p99", store.p99.to_string()),
-                ("store_ns_max", store.max.to_string()),
-                ("load_ns_p50", load.p50.to_string()),
-                ("load_ns_p90", load.p90.to_string()),
-                ("load_ns_p99", load.p99.to_string()),
-                ("load_ns_max", load.max.to_string()),
-                ("verified_pages", findings.verified_pages.to_string()),
             ];
-            let mut fields = Vec::from(fields);
-            fields.extend(access_section::fields(findings, run));
+            let named = |(name, value): (&str, String)| (name.to_owned(), value);
+            let mut fields: Vec<(String, String)> = fields.into_iter().map(named).collect();
+            for (name, times) in [("store_ns", store), ("load_ns", load)] {
+                let columns = times.columns().into_iter();
+                fields.extend(columns.map(|(of, ns)| (format!("{name}_{of}"), ns.to_string())));
+            }
+            fields.push(named(("verified_pages", findings.verified_pages.to_string())));
+            fields.extend(access_section::fields(findings, run).into_iter().map(named));
             if let Some(whole) = &findings.whole {
                 let pool = whole.pool_bytes;
                 let ends = [pool.estimate, pool.low, pool.high].map(|bytes| bytes.to_string());
                 let names = ["whole_pool_bytes", "whole_pool_low_bytes", "whole_pool_high_bytes"];
-                fields.extend(names.into_iter().zip(ends));
+                fields.extend(names.into_iter().zip(ends).map(named));
             }
-            let (names, values): (Vec<&str>, Vec<String>) = fields.into_iter().unzip();
+            let (names, values): (Vec<String>, Vec<String>) = fields.into_iter().unzip();
             if rows.is_empty() {
                 rows.push(names.join(","));
             }

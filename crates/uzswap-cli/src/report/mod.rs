@@ -1,13 +1,16 @@
-//! The documents of `compare`: one set of types each, and text, JSON and CSV of them.
+//! The documents of `compare`: text, JSON and CSV of them.
 //!
 //! ```text
-//!  measure --> Report (replays), live::LiveReport --> text, csv; JSON by serde; a page by `html`
-//!                 |-- verdict, summary, choice     sentences
+//!  measure --> Report, of replays ------> text, csv; JSON by serde
+//!          --> live::LiveReport --------> live::text, live; JSON by serde
+//!                 |-- verdict, summary             sentences
+//!                 |-- choice                       the rule by which one is the best
 //!                 |-- baseline                     changes since an older document
 //!                 '-- access_section, trace_section, whole     parts that some have
 //! ```
 //!
-//! `envelope` begins each document of each command. `format` has tables, sections and numbers.
+//! `envelope` begins each document of each command. `format` has tables, sections and numbers, for
+//! other commands, too.
 
 mod access_section;
 mod baseline;
@@ -30,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::corpus::sample::Sample;
 use crate::measure::compressed_lengths::{CHUNK_BYTES, KindLengths};
 use crate::measure::experiment::{Combination, Parts, Settings};
-use crate::measure::histogram::{Latencies, LatencySummary};
+use crate::measure::histogram::{Latencies, LatencySummary, Percentiles};
 pub use crate::measure::interval::Difference;
 pub(crate) use crate::measure::interval::ROUNDS_MIN;
 use crate::measure::limited_pool::LimitSettings;
@@ -226,25 +229,6 @@ pub struct Findings {
     pub whole: Option<Whole>,
 }
 
-/// Latencies of one run, in nanoseconds.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Percentiles {
-    /// Median.
-    pub p50: u64,
-    /// Nine in ten.
-    pub p90: u64,
-    /// 99 in a hundred.
-    pub p99: u64,
-    /// Longest.
-    pub max: u64,
-}
-
-impl From<LatencySummary> for Percentiles {
-    fn from(LatencySummary { p50, p90, p99, max, .. }: LatencySummary) -> Self {
-        Percentiles { p50, p90, p99, max }
-    }
-}
-
 impl Findings {
     /// Name and compressor.
     pub fn label(&self) -> String {
@@ -274,7 +258,7 @@ impl Findings {
             (_, Some(traced)) => traced.refused_at_peak,
         };
         let by_run = |of: fn(&RunResult) -> &Latencies| {
-            runs.iter().map(|run| of(run).summary().into()).collect()
+            runs.iter().map(|run| of(run).summary().percentiles()).collect()
         };
         let merged = |of: fn(&RunResult) -> &Latencies| {
             let mut all = Latencies::new();
