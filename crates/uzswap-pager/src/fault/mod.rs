@@ -14,9 +14,9 @@
 //!
 //! The state is in `spaces` (which worker reads which address space), `waiting` (faults that wait)
 //! and `helpers` (pending and ready). `pending_forks` has children that wait for events of their
-//! parents, `orphan` memory without a helper. A worker
-//! has its own in `worker_state`. One lock guards the server: a worker reads messages under it, and
-//! releases it before it serves faults and wakes threads.
+//! parents, `orphan` memory without a helper. A worker has its own in `worker_state`. One lock
+//! guards the server: a worker reads messages under it, and releases it before it serves faults and
+//! wakes threads.
 
 mod dispatch;
 mod entrance;
@@ -108,8 +108,8 @@ impl FaultServer {
         })
     }
 
-    /// Has new faults wait. The evictor hears of them once they are in the list that it has tried
-    /// again.
+    /// Has new faults wait. The evictor wakes up once they are in the list: its wake-up of the
+    /// server then finds them.
     fn add_waiting(&mut self, faults: Vec<Fault>) {
         let await_room = faults.iter().any(Fault::awaits_room);
         self.waiting.add(faults);

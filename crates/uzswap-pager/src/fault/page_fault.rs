@@ -202,7 +202,8 @@ impl PageServer {
         match served {
             Resolution::NoRoom => Some(Fault { found_no_room: true, ..fault }),
             Resolution::Later => Some(fault),
-            Resolution::Done | Resolution::Load => {
+            Resolution::Load => unreachable!("the pages were loaded"),
+            Resolution::Done => {
                 let is_over_limit = fault.waits_longer || fault.is_over_limit;
                 if fault.found_no_room || is_over_limit {
                     self.pager.meter.waited_for_room(is_over_limit);

@@ -38,7 +38,6 @@ pub(super) struct PageLoader {
 #[derive(Debug)]
 struct Planned {
     page: u64,
-    slot: u32,
     version: Version,
     /// `None` before it is loaded; in words why it cannot be had.
     loaded: Option<Result<(), String>>,
@@ -74,7 +73,7 @@ impl PageLoader {
         for page in wanted.clone() {
             if let Some(slot) = self.slot_in_pool(space, page) {
                 let version = self.pager.store.version(slot);
-                self.planned.push(Planned { page, slot, version, loaded: None });
+                self.planned.push(Planned { page, version, loaded: None });
             }
         }
         match is_planned {
@@ -88,7 +87,7 @@ impl PageLoader {
         check_none_is_held();
         for planned in &mut self.planned {
             let content = &mut self.buffer[(planned.page - self.first) as usize];
-            planned.loaded = Some(self.pager.store.load(planned.slot, content));
+            planned.loaded = Some(self.pager.store.load(planned.version.slot(), content));
         }
     }
 
@@ -148,10 +147,11 @@ impl PageLoader {
 
     /// The page as it was loaded, if it is still that of its slot.
     fn loaded(&self, space: &AddressSpace, page: u64) -> Option<Result<(), String>> {
-        let planned = self.planned.iter().find(|planned| planned.page == page)?;
-        let is_it = space.table.get(page).place == Place::Stored(planned.slot)
-            && self.pager.store.version(planned.slot) == planned.version;
-        planned.loaded.clone().filter(|_| is_it)
+        let Planned { version, loaded, .. } =
+            self.planned.iter().find(|planned| planned.page == page)?;
+        let is_it = space.table.get(page).place == Place::Stored(version.slot())
+            && self.pager.store.version(version.slot()) == *version;
+        loaded.clone().filter(|_| is_it)
     }
 
     /// The slot of a page in the pool, and not in the file.

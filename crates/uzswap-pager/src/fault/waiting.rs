@@ -86,6 +86,7 @@ mod tests {
         waiting.add(vec![fault(2)]);
         assert_eq!(waiting.faults.len(), 2);
     }
+
     #[test]
     fn faults_are_tried_once_more_if_they_were_due_meanwhile() {
         let space = SharedAddressSpace::alone(AddressSpace::of_nothing());

@@ -14,6 +14,12 @@ pub(crate) struct Version {
     taken_at: u32,
 }
 
+impl Version {
+    pub(crate) fn slot(self) -> u32 {
+        self.slot
+    }
+}
+
 /// The slots. A slot is free while nobody names it.
 #[derive(Debug, Default)]
 pub(crate) struct Slots(Lock<Inner, SLOTS>);
