@@ -21,9 +21,10 @@ use uzswap::named_enum::named;
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 const ZSWAP_DEBUGFS: &str = "/sys/kernel/debug/zswap";
 
-/// Compressors of the kernel, the best one for a pool first. lz4 takes the least time. lzo-rle and
-/// lzo are nearest to it: the same pages take about as long, and as much pool. zstd and deflate are
-/// denser, and several times as slow. 842 needs special hardware.
+/// Compressors of the kernel, the best one for a pool first.
+///
+/// lz4 takes the least time. lzo-rle and lzo take little more for the same pages, and as much pool.
+/// zstd and deflate are denser, and several times as slow. 842 needs special hardware.
 pub const COMPRESSORS: [&str; 6] = ["lz4", "lzo-rle", "lzo", "zstd", "deflate", "842"];
 
 /// The one allocator since Linux 6.18, and the default since 6.3.

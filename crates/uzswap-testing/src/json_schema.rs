@@ -1,5 +1,5 @@
-//! A validator of JSON documents by the schemas in docs/reference/schema. It knows the keywords of
-//! these schemas and refuses others.
+//! A validator of JSON documents by the schemas in docs/reference/schema. The validator knows the
+//! keywords of these schemas, and refuses others.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ fn target<'a>(root: &'a Value, reference: &Value) -> Option<&'a Value> {
     root.pointer(reference.as_str()?.strip_prefix('#')?)
 }
 
-/// What is wrong with a value, by its place.
+/// Each mistake of a value, by its place.
 pub fn validate(value: &Value, schema: &Value, root: &Value, at: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let keywords = schema.as_object().unwrap();

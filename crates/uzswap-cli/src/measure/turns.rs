@@ -26,7 +26,7 @@ pub(super) trait Study {
     /// Turns of each variant, at most.
     fn rounds(&self) -> usize;
 
-    /// The variants. Those of a group take turns; a group begins once the one before has ended.
+    /// The variants. Variants of a group take turns; a group begins once the one before has ended.
     fn groups(&self) -> Vec<Vec<Self::Variant>>;
 
     /// A variant in words.

@@ -229,7 +229,7 @@ fn pages(by_run: &[u64]) -> String {
     thousands(median(by_run.to_vec()))
 }
 
-/// What left the pool for the backing.
+/// The table of pages that left the pool for the backing.
 fn writebacks(all: &[Row<'_>]) -> Table {
     let batch = |access: &AccessFindings, percent| match access.writeback.count {
         0 => "-".to_owned(),

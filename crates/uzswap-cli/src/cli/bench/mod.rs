@@ -114,7 +114,7 @@ where
 ///
 /// # Errors
 ///
-/// It is no number of that range.
+/// The text is no number of that range.
 pub fn parse_seconds(text: &str) -> Result<Duration, anyhow::Error> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),

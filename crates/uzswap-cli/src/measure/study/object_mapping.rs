@@ -214,7 +214,7 @@ pub fn measure(options: MapOptions, progress: Progress<'_>) -> Result<Findings, 
     Ok(findings(options, &cpus, &cells))
 }
 
-/// A worker that is set up. It ends once nobody has a turn for it.
+/// A worker that is set up. Its thread ends once nobody has a turn for it.
 struct WorkerThread {
     turns: Sender<Turn>,
     slices: Receiver<Slice>,
