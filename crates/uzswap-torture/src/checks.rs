@@ -250,6 +250,7 @@ pub(super) fn check_figures(
         stored_pages,
         same_filled_pages,
         stored_incompressible_pages,
+        unit_pages,
         backing_pages,
         clean_pages,
         zswpout,
@@ -271,6 +272,10 @@ pub(super) fn check_figures(
         written_through_pages,
         staged_pages,
         recompressed_pages: _, // nothing shows it
+        stored_units,
+        opened_units,
+        units_opened_for_one,
+        split_units,
         decompress_fail,
         backing_read_fail,
     } = zswap.counters();
@@ -318,6 +323,9 @@ pub(super) fn check_figures(
         ("clean_pages", clean_pages, stored_pages - same_filled_pages),
         ("same-filled and incompressible pages", same_filled_pages, stored_pages),
         ("incompressible pages", stored_incompressible_pages, stored_pages),
+        ("unit_pages", unit_pages, stored_pages - same_filled_pages),
+        ("units_opened_for_one", units_opened_for_one, opened_units),
+        ("split_units", split_units, stored_units),
         ("promoted_pages", promoted_pages, backing_loads),
         ("corrupt loads not counted", totals.corrupt, decompress_fail),
         ("decompress_fail", decompress_fail, totals.corrupt + rotten_reads),

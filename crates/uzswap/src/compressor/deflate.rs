@@ -4,8 +4,11 @@ use std::cell::RefCell;
 
 use libdeflater::{CompressionLvl, Compressor as Context, Decompressor};
 
-use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, fitting};
-use crate::page::{PAGE_SIZE, Page};
+use super::{
+    CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, UNIT_PAGES_MAX, fitting,
+    restored,
+};
+use crate::page::Page;
 
 pub(super) const LEVEL_DEFAULT: i32 = 6;
 
@@ -43,22 +46,31 @@ impl Compressor for Deflate {
     }
 
     fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
-        let result = COMPRESSION.with_borrow_mut(|slot| {
+        fitting(self.compress_unit(page, out)?)
+    }
+
+    fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
+        self.decompress_unit(object, page)
+    }
+
+    fn unit_pages_max(&self) -> usize {
+        UNIT_PAGES_MAX
+    }
+
+    fn compress_unit(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
+        let made = COMPRESSION.with_borrow_mut(|slot| {
             let (level, compressor) = slot.get_or_insert_with(|| (self.level, context(self.level)));
             if *level != self.level {
                 (*level, *compressor) = (self.level, context(self.level));
             }
-            compressor.deflate_compress(page, out)
+            compressor.deflate_compress(pages, out)
         });
-        // Its only error is that the output does not fit.
-        fitting(result.map_err(|_| CompressError::TooBig)?)
+        made.map_err(|_| CompressError::TooBig) // its only error
     }
 
-    fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
-        match DECOMPRESSION.with_borrow_mut(|context| context.deflate_decompress(object, page)) {
-            Ok(PAGE_SIZE) => Ok(()),
-            Ok(bytes) => Err(Corrupt::length(bytes)),
-            Err(error) => Err(Corrupt(format!("deflate: {error}"))),
-        }
+    fn decompress_unit(&self, object: &[u8], pages: &mut [u8]) -> Result<(), Corrupt> {
+        let made =
+            DECOMPRESSION.with_borrow_mut(|context| context.deflate_decompress(object, pages));
+        restored(made.map_err(|error| Corrupt(format!("deflate: {error}")))?, pages)
     }
 }

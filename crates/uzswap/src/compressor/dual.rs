@@ -67,6 +67,32 @@ fn compress(
     fitting(bytes + 1)
 }
 
+/// Has one of them compress a unit, and says which.
+fn compress_unit(
+    compressor: &dyn Compressor,
+    which: u8,
+    pages: &[u8],
+    out: &mut [u8],
+) -> Result<usize, CompressError> {
+    let (last, room) = out.split_last_mut().ok_or(CompressError::TooBig)?;
+    let bytes = compressor.compress_unit(pages, room)?;
+    if !(1..=room.len()).contains(&bytes) {
+        return Err(CompressError::of_length(bytes));
+    }
+    *room.get_mut(bytes).unwrap_or(last) = which;
+    Ok(bytes + 1)
+}
+
+/// The error for an object that names none of the two.
+fn unnamed(object: Option<(&u8, &[u8])>) -> Corrupt {
+    match object {
+        Some((which, _)) => {
+            Corrupt(format!("the object names compressor {which}; expected 0, 1 or 2"))
+        }
+        None => Corrupt("the object is empty".to_owned()),
+    }
+}
+
 impl Compressor for Dual {
     fn name(&self) -> String {
         format!("{}+{}", self.fast.name(), self.dense.name())
@@ -109,10 +135,27 @@ impl Compressor for Dual {
         match object.split_last() {
             Some((&(FAST | SHORTER), object)) => self.fast.decompress(object, page),
             Some((&DENSE, object)) => self.dense.decompress(object, page),
-            Some((which, _)) => {
-                Err(Corrupt(format!("the object names compressor {which}; expected 0, 1 or 2")))
-            }
-            None => Err(Corrupt("the object is empty".to_owned())),
+            other => Err(unnamed(other)),
+        }
+    }
+
+    fn unit_pages_max(&self) -> usize {
+        self.fast.unit_pages_max().min(self.dense.unit_pages_max())
+    }
+
+    fn compress_unit(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
+        compress_unit(&*self.fast, FAST, pages, out)
+    }
+
+    fn compress_unit_densely(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
+        compress_unit(&*self.dense, DENSE, pages, out)
+    }
+
+    fn decompress_unit(&self, object: &[u8], pages: &mut [u8]) -> Result<(), Corrupt> {
+        match object.split_last() {
+            Some((&(FAST | SHORTER), object)) => self.fast.decompress_unit(object, pages),
+            Some((&DENSE, object)) => self.dense.decompress_unit(object, pages),
+            other => Err(unnamed(other)),
         }
     }
 }

@@ -2,8 +2,11 @@
 
 use std::cell::RefCell;
 
-use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, fitting};
-use crate::page::{PAGE_SIZE, Page};
+use super::{
+    CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, UNIT_PAGES_MAX, fitting,
+    restored,
+};
+use crate::page::Page;
 use uzswap_sys::lz4::{Lz4State, decompress};
 
 #[derive(Debug)]
@@ -23,15 +26,24 @@ impl Compressor for Lz4 {
     }
 
     fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
-        let bytes = STATE.with_borrow_mut(|state| state.compress(page, out, 1));
-        fitting(bytes.ok_or(CompressError::TooBig)?)
+        fitting(self.compress_unit(page, out)?)
     }
 
     fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
-        match decompress(object, page) {
-            Some(PAGE_SIZE) => Ok(()),
-            Some(bytes) => Err(Corrupt::length(bytes)),
-            None => Err(Corrupt("invalid lz4 block".to_owned())),
-        }
+        self.decompress_unit(object, page)
+    }
+
+    fn unit_pages_max(&self) -> usize {
+        UNIT_PAGES_MAX
+    }
+
+    fn compress_unit(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
+        let bytes = STATE.with_borrow_mut(|state| state.compress(pages, out, 1));
+        bytes.ok_or(CompressError::TooBig)
+    }
+
+    fn decompress_unit(&self, object: &[u8], pages: &mut [u8]) -> Result<(), Corrupt> {
+        let bytes = decompress(object, pages);
+        restored(bytes.ok_or_else(|| Corrupt("invalid lz4 block".to_owned()))?, pages)
     }
 }

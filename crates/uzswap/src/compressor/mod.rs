@@ -27,6 +27,9 @@ use crate::page::{PAGE_SIZE, Page};
 /// for the end on every byte. A result over [`PAGE_SIZE`] counts as not fitting.
 pub const OUTPUT_BYTES: usize = PAGE_SIZE + PAGE_SIZE / 16 + 64; // 4416
 
+/// The most pages of a unit: 64 KiB.
+pub const UNIT_PAGES_MAX: usize = 16;
+
 /// A page compressor. Shared by threads. A compressor must not call its own store.
 pub trait Compressor: Send + Sync + fmt::Debug {
     /// The name it is chosen by, with its level where it was given one.
@@ -72,6 +75,40 @@ pub trait Compressor: Send + Sync + fmt::Debug {
     /// [`Corrupt`] where `object` is not the compressed form of exactly one page. The content of
     /// `page` is unspecified then.
     fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt>;
+
+    /// The most pages that it compresses together, as one object: 1 where it takes one page only.
+    fn unit_pages_max(&self) -> usize {
+        1
+    }
+
+    /// Compresses a unit to the start of `out`: 2 to [`Compressor::unit_pages_max`] whole pages,
+    /// one after the other. The compressed length, 1 to `out.len()`.
+    ///
+    /// # Errors
+    ///
+    /// [`CompressError`]; `out` then holds nothing of use.
+    fn compress_unit(&self, _pages: &[u8], _out: &mut [u8]) -> Result<usize, CompressError> {
+        Err(CompressError::Failed(format!("{} takes one page at a time", self.name())))
+    }
+
+    /// The same, for a unit that is to take little room, whatever the time.
+    ///
+    /// # Errors
+    ///
+    /// As [`Compressor::compress_unit`].
+    fn compress_unit_densely(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
+        self.compress_unit(pages, out)
+    }
+
+    /// Restores the unit that became `object`: as many pages as `pages` has room for.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupt`] where `object` is not the compressed form of exactly so many pages. The content
+    /// of `pages` is unspecified then.
+    fn decompress_unit(&self, _object: &[u8], _pages: &mut [u8]) -> Result<(), Corrupt> {
+        Err(Corrupt(format!("{} makes one page at a time", self.name())))
+    }
 }
 
 /// Why a page was not compressed.
@@ -92,8 +129,8 @@ pub enum CompressError {
 pub struct Corrupt(pub String);
 
 impl Corrupt {
-    fn length(bytes: usize) -> Corrupt {
-        Corrupt(format!("the object decompresses to {bytes} bytes instead of {PAGE_SIZE}"))
+    fn length(bytes: usize, expected: usize) -> Corrupt {
+        Corrupt(format!("the object decompresses to {bytes} bytes instead of {expected}"))
     }
 }
 
@@ -108,6 +145,11 @@ impl CompressError {
             )),
         }
     }
+}
+
+/// Checks the length of pages that were restored.
+fn restored(bytes: usize, pages: &[u8]) -> Result<(), Corrupt> {
+    if bytes == pages.len() { Ok(()) } else { Err(Corrupt::length(bytes, pages.len())) }
 }
 
 /// A result's length, if it is one that is kept.

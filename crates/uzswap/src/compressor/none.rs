@@ -21,7 +21,7 @@ impl Compressor for NoCompression {
     }
 
     fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
-        *page = *<&Page>::try_from(object).map_err(|_| Corrupt::length(object.len()))?;
+        *page = *<&Page>::try_from(object).map_err(|_| Corrupt::length(object.len(), PAGE_SIZE))?;
         Ok(())
     }
 }

@@ -5,8 +5,11 @@ use std::cell::RefCell;
 
 use zstd_safe::{CCtx, DCtx};
 
-use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, fitting};
-use crate::page::{PAGE_SIZE, Page};
+use super::{
+    CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, UNIT_PAGES_MAX, fitting,
+    restored,
+};
+use crate::page::Page;
 
 pub(super) const LEVEL_DEFAULT: i32 = 3;
 
@@ -41,19 +44,25 @@ impl Compressor for Zstd {
     }
 
     fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
-        let result =
-            COMPRESSION.with_borrow_mut(|context| context.compress(&mut out[..], page, self.level));
-        match result {
-            Ok(bytes) => fitting(bytes),
-            Err(code) => Err(CompressError::Failed(zstd_safe::get_error_name(code).to_owned())),
-        }
+        fitting(self.compress_unit(page, out)?)
     }
 
     fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
-        match DECOMPRESSION.with_borrow_mut(|context| context.decompress(&mut page[..], object)) {
-            Ok(PAGE_SIZE) => Ok(()),
-            Ok(bytes) => Err(Corrupt::length(bytes)),
-            Err(code) => Err(Corrupt(format!("zstd: {}", zstd_safe::get_error_name(code)))),
-        }
+        self.decompress_unit(object, page)
+    }
+
+    fn unit_pages_max(&self) -> usize {
+        UNIT_PAGES_MAX
+    }
+
+    fn compress_unit(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
+        let made = COMPRESSION.with_borrow_mut(|context| context.compress(out, pages, self.level));
+        made.map_err(|code| CompressError::Failed(zstd_safe::get_error_name(code).to_owned()))
+    }
+
+    fn decompress_unit(&self, object: &[u8], pages: &mut [u8]) -> Result<(), Corrupt> {
+        let made = DECOMPRESSION.with_borrow_mut(|context| context.decompress(pages, object));
+        let name = |code| Corrupt(format!("zstd: {}", zstd_safe::get_error_name(code)));
+        restored(made.map_err(name)?, pages)
     }
 }

@@ -74,6 +74,8 @@ counters! {
     Held same_filled_pages,
     /// Pages held now as they were, 4096 bytes.
     Held stored_incompressible_pages,
+    /// Pages held now in units, compressed together with their neighbours.
+    Held unit_pages,
     /// Pages held now in the backing alone.
     Held backing_pages,
     /// Pages held now in the pool that the backing has too.
@@ -116,6 +118,14 @@ counters! {
     Total staged_pages,
     /// Pages that were compressed once more, to take less room.
     Total recompressed_pages,
+    /// Units of pages that were compressed together.
+    Total stored_units,
+    /// Times that a unit was decompressed, for one page or for several that a thread loads in turn.
+    Total opened_units,
+    /// Times that a unit was decompressed for one page, as far as its thread has opened another.
+    Total units_opened_for_one,
+    /// Units of which few pages were left, each of which is an object of its own since.
+    Total split_units,
     /// Loads that failed as the object was corrupt, and writebacks.
     Total decompress_fail,
     /// Loads that the backing failed.

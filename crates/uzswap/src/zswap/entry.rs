@@ -4,6 +4,7 @@
 //! ```text
 //!  | handle: 51                 | length: 1 to 4096 |   an object
 //!  | handle: 51                 |              4097 |   an object that is the page as it was
+//!  | handle: 51                 |  4100 + its share |   a page of a unit, which is one object
 //!  | word: 51, sign-extended    |              4098 |   a same-filled page
 //!  | number of the word's slot  |              4099 |   a same-filled page, a longer word
 //!  | 0                          |                 0 |   a page in the backing alone (records)
@@ -56,6 +57,10 @@ pub(super) enum Content {
     Compressed { handle: Handle, bytes: u16 },
     /// In the pool as it was, 4096 bytes.
     AsIs { handle: Handle },
+    /// In the pool, in an object with its neighbours, of which `bytes` are its share.
+    InUnit { handle: Handle, bytes: u16 },
+    /// In no entry: it was in a unit, whose object other pages still need.
+    LeftUnit { bytes: u16 },
     /// Not in memory: in the backing.
     WrittenBack,
 }
@@ -67,6 +72,11 @@ const _: () = assert!(Handle::BITS + LENGTH_BITS == u64::BITS);
 const AS_IS: u64 = PAGE_SIZE as u64 + 1;
 const WORD: u64 = AS_IS + 1;
 const WORD_SLOT: u64 = WORD + 1;
+/// Placeholders from here on are shares of units.
+const UNIT: u64 = WORD_SLOT + 1;
+
+/// The largest share that an entry can tell.
+pub(super) const UNIT_SHARE_MAX: usize = (1 << LENGTH_BITS) - 1 - UNIT as usize; // 4091
 
 impl Content {
     /// The entry of this content; a word that is too long for one goes to `words`.
@@ -84,7 +94,8 @@ impl Content {
         let (handle, length) = match self {
             Content::Compressed { handle, bytes } => (handle, u64::from(bytes)),
             Content::AsIs { handle } => (handle, AS_IS),
-            Content::SameFilled(_) | Content::WrittenBack => return 0,
+            Content::InUnit { handle, bytes } => (handle, UNIT + u64::from(bytes)),
+            Content::SameFilled(_) | Content::WrittenBack | Content::LeftUnit { .. } => return 0,
         };
         assert!(
             handle.to_bits() >> Handle::BITS == 0,
@@ -100,7 +111,8 @@ impl Content {
         match bits & ((1 << LENGTH_BITS) - 1) {
             0 => Content::WrittenBack,
             AS_IS => Content::AsIs { handle },
-            bytes => Content::Compressed { handle, bytes: bytes as u16 }, // <= 4096
+            share @ UNIT.. => Content::InUnit { handle, bytes: (share - UNIT) as u16 }, // < 4092
+            bytes => Content::Compressed { handle, bytes: bytes as u16 },               // <= 4096
         }
     }
 
@@ -131,16 +143,20 @@ impl Content {
     /// The object's handle, if there is one.
     pub(super) fn handle(self) -> Option<Handle> {
         match self {
-            Content::SameFilled(_) | Content::WrittenBack => None,
-            Content::Compressed { handle, .. } | Content::AsIs { handle } => Some(handle),
+            Content::SameFilled(_) | Content::WrittenBack | Content::LeftUnit { .. } => None,
+            Content::Compressed { handle, .. }
+            | Content::AsIs { handle }
+            | Content::InUnit { handle, .. } => Some(handle),
         }
     }
 
-    /// Bytes of compressed data; 0 for a same-filled page.
+    /// Bytes of compressed data, its share of a unit's; 0 for a same-filled page.
     pub(super) fn compressed_bytes(self) -> u64 {
         match self {
             Content::SameFilled(_) | Content::WrittenBack => 0,
-            Content::Compressed { bytes, .. } => u64::from(bytes),
+            Content::Compressed { bytes, .. }
+            | Content::InUnit { bytes, .. }
+            | Content::LeftUnit { bytes } => u64::from(bytes),
             Content::AsIs { .. } => PAGE_SIZE as u64,
         }
     }
@@ -174,6 +190,8 @@ mod tests {
             (Content::Compressed { handle, bytes: 1 }, 0),
             (Content::Compressed { handle, bytes: 4096 }, 0),
             (Content::AsIs { handle }, 0),
+            (Content::InUnit { handle, bytes: 1 }, 0),
+            (Content::InUnit { handle, bytes: UNIT_SHARE_MAX as u16 }, 0),
         ] {
             let entry = content.pack(&mut words).unwrap();
             assert_eq!((Content::of(entry, &words), words.used()), (content, slots));

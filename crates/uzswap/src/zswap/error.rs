@@ -41,6 +41,14 @@ pub enum BuildError {
     /// Only records say which page was used when, and so which goes to a backing.
     #[error("a store with a backing needs records; set the option records, or omit the backing")]
     BackingWithoutRecords,
+    /// The compressor does not take so many pages together.
+    #[error("compressor '{compressor}' does not compress units of {pages} pages; omit the units")]
+    NoUnits {
+        /// The compressor.
+        compressor: String,
+        /// Pages of a unit.
+        pages: usize,
+    },
     /// No memory for the tables of the backing.
     #[error("cannot allocate the tables of the backing")]
     NoMemory(#[from] TryReserveError),

@@ -16,6 +16,11 @@ thread_local! {
     static BLOCKS: RefCell<Box<[Block; 2]>> = RefCell::new(Box::new(two_blocks()));
 }
 
+/// The error for a slot that is too short.
+pub(super) fn shown(slot: &[u8], bytes: usize) -> Corrupt {
+    Corrupt(format!("the pool shows {} bytes of {bytes}", slot.len()))
+}
+
 fn two_blocks() -> [Block; 2] {
     [Block::ZERO, Block::ZERO]
 }
@@ -145,8 +150,8 @@ impl Zswap {
             fill_with_word(page, word);
             return Ok(());
         }
-        self.with_object(key, held, shard, |object| {
-            self.restore_object(held, object, page)?;
+        self.with_slot(key, held, shard, |slot| {
+            self.restore(key, held, slot, page)?;
             restored();
             Ok(())
         })
@@ -161,11 +166,22 @@ impl Zswap {
         shard: MutexGuard<'_, Shard>,
         look: impl FnOnce(&[u8]) -> Result<T, Corrupt>,
     ) -> Result<T, LoadError> {
+        self.with_slot(key, held, shard, |slot| self.check_slot(key, held, slot).and_then(look))
+    }
+
+    /// The same, with the slot that the object is in.
+    pub(super) fn with_slot<T>(
+        &self,
+        key: PageKey,
+        held: Held,
+        shard: MutexGuard<'_, Shard>,
+        look: impl FnOnce(&[u8]) -> Result<T, Corrupt>,
+    ) -> Result<T, LoadError> {
         let handle = held.content.handle().expect("it is in the pool");
         let looked = self.zpool.read(handle, |slot| {
             // The pool pins the object from here on: the entry may go now.
             drop(shard);
-            self.check_slot(key, held, slot).and_then(look)
+            look(slot)
         });
         looked.flatten().map_err(|source| {
             self.shards.of(key).lock().counters.decompress_fail += 1;
@@ -187,16 +203,24 @@ impl Zswap {
         slot: &'a [u8],
     ) -> Result<&'a [u8], Corrupt> {
         let bytes = held.content.compressed_bytes() as usize;
-        let split = slot.split_at_checked(self.options.object_header_bytes);
-        let Some((header, object)) =
-            split.and_then(|(header, data)| Some((header, data.get(..bytes)?)))
-        else {
-            return Err(Corrupt(format!("the pool shows {} bytes of {bytes}", slot.len())));
-        };
+        let object = self.check_header(key, slot)?.get(..bytes);
+        let object = object.ok_or_else(|| shown(slot, bytes))?;
+        self.check_sum(key, object, held.checksum)?;
+        Ok(object)
+    }
+
+    /// The bytes of a slot behind the header, if that is the header of `key`.
+    pub(super) fn check_header<'a>(
+        &self,
+        key: PageKey,
+        slot: &'a [u8],
+    ) -> Result<&'a [u8], Corrupt> {
+        let header_bytes = self.options.object_header_bytes;
+        let split = slot.split_at_checked(header_bytes);
+        let (header, object) = split.ok_or_else(|| shown(slot, header_bytes))?;
         if !header.is_empty() && header != &object_header(key)[..header.len()] {
             return Err(Corrupt("the header of the object names another page".to_owned()));
         }
-        self.check_sum(key, object, held.checksum)?;
         Ok(object)
     }
 
@@ -208,7 +232,10 @@ impl Zswap {
         slot: &[u8],
         page: &mut Page,
     ) -> Result<(), Corrupt> {
-        self.restore_object(held, self.check_slot(key, held, slot)?, page)
+        match held.content {
+            Content::InUnit { .. } => self.restore_of_unit(key, held, slot, page),
+            _ => self.restore_object(held, self.check_slot(key, held, slot)?, page),
+        }
     }
 
     /// Turns an object back into the page.

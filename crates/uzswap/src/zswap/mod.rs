@@ -52,6 +52,7 @@ mod stats;
 mod tenant;
 mod tenant_id;
 mod tier;
+mod unit;
 mod write_queue;
 mod writeback;
 
@@ -59,6 +60,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::LocalKey;
 use std::time::Instant;
 
@@ -88,6 +90,7 @@ pub use tenant::{OverTenantLimit, TenantError, TenantOptions, TenantStats};
 use tenant_id::TenantNumber;
 pub use tenant_id::{TENANTS_MAX, TenantId};
 use tier::Tier;
+use unit::Units;
 use write_queue::WriteQueue;
 pub use writeback::Shrunk;
 
@@ -148,6 +151,7 @@ pub struct Zswap {
     /// With records.
     order: Option<Arc<Order>>,
     shards: Shards,
+    units: Units,
     latencies: Latencies,
 }
 
@@ -272,6 +276,10 @@ impl Zswap {
         if parts.backing.is_some() && options.records.is_none() {
             return Err(BuildError::BackingWithoutRecords);
         }
+        if options.unit_pages > parts.compressor.unit_pages_max() {
+            let compressor = parts.compressor.name();
+            return Err(BuildError::NoUnits { compressor, pages: options.unit_pages });
+        }
         let id = StoreId::new();
         let order = options.records.map(|_| Arc::new(Order::new(Tenants::new(id, options.shards))));
         let records = options.records.zip(order.clone());
@@ -289,12 +297,14 @@ impl Zswap {
             hysteresis: Hysteresis::new(budget.max_bytes(), options.accept_threshold_percent),
             shards: Shards::new(
                 options.shards,
+                options.unit_pages,
                 &budget,
                 || index(&budget),
                 records.map(|(records, order)| (records.lru, order)),
             ),
             order,
             options,
+            units: Units::default(),
             latencies: Latencies::default(),
         })
     }
@@ -379,6 +389,7 @@ impl Zswap {
             Content::SameFilled(_) => Stored::SameFilled,
             Content::Compressed { bytes, .. } => Stored::Compressed { bytes: usize::from(bytes) },
             Content::AsIs { .. } => Stored::AsIs,
+            Content::InUnit { .. } | Content::LeftUnit { .. } => unreachable!("a page alone"),
             Content::WrittenBack => Stored::WrittenThrough,
         })
     }
@@ -427,7 +438,7 @@ impl Zswap {
         self.id.enter();
         let mut count = 0;
         // A batch at a time: freeing takes no memory, and the shard is let go in between.
-        let mut taken = [Held::of_root(Content::SameFilled(0)); RANGE_BATCH];
+        let mut taken = [(PageKey(0), Held::of_root(Content::SameFilled(0))); RANGE_BATCH];
         for lock in self.shards.of_range(&keys) {
             let mut full = true;
             while full {
@@ -435,7 +446,7 @@ impl Zswap {
                 let batch = shard.take_range(keys.clone(), &mut taken);
                 shard.counters.invalidated_pages += batch as u64;
                 drop(shard);
-                taken[..batch].iter().for_each(|&held| self.release(held));
+                taken[..batch].iter().for_each(|&(_, held)| self.release(held));
                 count += batch;
                 full = batch == taken.len();
             }
@@ -447,9 +458,12 @@ impl Zswap {
     /// the host pages that the packing freed.
     pub fn compact(&self) -> usize {
         self.id.enter();
+        let before = self.budget().pool_bytes();
+        self.split_units();
+        let split = before.saturating_sub(self.budget().pool_bytes()) as usize / PAGE_SIZE;
         let freed = self.zpool.compact();
         self.arena.trim();
-        freed
+        split + freed
     }
 
     /// Compacts the pool where so much of it came to be unused since the last time that it is worth
@@ -459,9 +473,10 @@ impl Zswap {
         let pool_bytes = self.budget().pool_bytes();
         let unused = || self.budget().pool_bytes().saturating_sub(order.tenants.all_bytes());
         self.hysteresis.is_worth_compacting(pool_bytes, unused()) && {
+            let split = self.split_units();
             let freed = self.zpool.compact();
             self.hysteresis.note_compacted(unused());
-            freed > 0
+            split > 0 || freed > 0
         }
     }
 
@@ -470,6 +485,8 @@ impl Zswap {
         self.id.enter();
         let mut sum = Counters {
             pool_total_size: bytes_of_pages(self.zpool.stats().pool_pages),
+            opened_units: self.units.opened.load(Ordering::Relaxed),
+            units_opened_for_one: self.units.opened_for_one.load(Ordering::Relaxed),
             ..Counters::default()
         };
         self.shards.iter().for_each(|shard| sum.add(&shard.lock().counters));
@@ -600,6 +617,7 @@ impl Zswap {
         self.zpool.audit().map_err(|error| format!("{}: {error}", self.zpool.name()))?;
         let (mut objects, mut compressed_bytes) = (0, 0);
         let mut copies = Vec::new();
+        let mut units = std::collections::HashSet::new();
         let mut charged = std::collections::BTreeMap::new();
         let staged = self.write_queue.to_vec();
         for lock in self.shards.iter() {
@@ -615,7 +633,8 @@ impl Zswap {
                     broken = Some(format!("S7: page {key} is nowhere"));
                 }
                 let Some(handle) = held.content.handle() else { return };
-                objects += 1;
+                let is_in_unit = matches!(held.content, Content::InUnit { .. });
+                objects += usize::from(!is_in_unit || units.insert(handle.to_bits()));
                 if let Err(error) = self.zpool.read(handle, |_| ()) {
                     broken = Some(format!("S3: page {key}: {error}"));
                 }
@@ -858,12 +877,12 @@ impl Zswap {
         }
     }
 
-    /// Frees the object of a page that names it no more.
+    /// Frees the object of a page that names it no more, if no other page does.
     fn release_object(&self, held: Held) {
         if let Some(handle) = held.content.handle() {
             self.zpool.remove(handle);
-            self.uncharge(held.tenant, held.content.compressed_bytes());
         }
+        self.uncharge(held.tenant, held.content.compressed_bytes());
     }
 
     /// Charges a tenant for an object; at its limit, once it has written one page back.
@@ -879,7 +898,7 @@ impl Zswap {
     }
 
     fn uncharge(&self, tenant: TenantNumber, bytes: u64) {
-        if let Some(order) = &self.order {
+        if let (Some(order), true) = (&self.order, bytes > 0) {
             order.tenants.uncharge(tenant, bytes);
         }
     }

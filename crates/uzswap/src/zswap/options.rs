@@ -5,7 +5,7 @@ use super::hysteresis::WhenFull;
 use super::lru::Lru;
 use super::{OBJECT_HEADER_MAX, Zswap};
 use crate::budget::Counted;
-use crate::compressor::CompressorKind;
+use crate::compressor::{CompressorKind, UNIT_PAGES_MAX};
 use crate::index::IndexKind;
 use crate::named_enum::named;
 use crate::options::{OptionError, setters};
@@ -93,6 +93,9 @@ pub struct ZswapOptions {
     /// A second one, for pages that are to take little room ([`super::Zswap::store_densely`],
     /// [`super::Zswap::recompress`]). An object is a byte longer then.
     pub dense: Option<CompressorKind>,
+    /// Pages of a unit, which [`super::Zswap::store_all`] compresses together: 1, 2, 4, 8 or 16,
+    /// as far as the compressor takes them; 1 for none.
+    pub unit_pages: usize,
     /// The index of a shard.
     pub index: IndexKind,
     /// Shards, each an index with its own lock; a power of two. 64 are more than the threads that
@@ -135,6 +138,7 @@ impl Default for ZswapOptions {
             zsmalloc: ZsmallocOptions::default(),
             compressor: CompressorKind::Lz4,
             dense: None,
+            unit_pages: 1,
             index: IndexKind::Radix,
             shards: 1 << 6,
             incompressible: Incompressible::Reject,
@@ -173,6 +177,8 @@ impl ZswapOptions {
         let (chain, header) = (self.zsmalloc.chain_size, self.object_header_bytes);
         let percent = self.accept_threshold_percent;
         OptionError::check(self.shards.is_power_of_two(), "shards", "a power of two", self.shards)?;
+        let is_unit = self.unit_pages.is_power_of_two() && self.unit_pages <= UNIT_PAGES_MAX;
+        OptionError::check(is_unit, "unit_pages", "1, 2, 4, 8 or 16", self.unit_pages)?;
         OptionError::check(header <= OBJECT_HEADER_MAX, "object_header_bytes", "0 to 64", header)?;
         OptionError::check(
             percent <= 100,
@@ -193,6 +199,7 @@ setters!(
     zsmalloc: ZsmallocOptions,
     compressor: CompressorKind,
     dense: Option<CompressorKind>,
+    unit_pages: usize,
     index: IndexKind,
     shards: usize,
     incompressible: Incompressible,

@@ -4,7 +4,8 @@
 //! | the part's call | where it panics, or returns nonsense | the store |
 //! |---|---|---|
 //! | `compress` | the compressor failed on the page | refuses it, or keeps it as it is |
-//! | `is_dense`, `decompress` | the object is corrupt | refuses the load, keeps the entry |
+//! | `compress_unit` | the unit does not fit | keeps its pages one by one |
+//! | `is_dense`, `decompress..` | the object is corrupt | refuses the load, keeps the entry |
 //! | `insert` | the pool failed | refuses the page |
 //! | `read`, also where it shows nothing | the object is corrupt | refuses the load |
 //! | `remove` | the object is lost: it may take room for ever | goes on without it |
@@ -253,6 +254,25 @@ impl Packer {
             Ok(Err(error)) => Err(error),
             Err(panicked) => Err(CompressError::Failed(panicked.to_string())),
         }
+    }
+
+    /// Compresses a unit; the length, at least 1, or `None` where it is not shorter than `out`.
+    pub(super) fn compress_unit(
+        &self,
+        effort: Effort,
+        pages: &[u8],
+        out: &mut [u8],
+    ) -> Option<usize> {
+        let compressed = self.store.call(|| match effort {
+            Effort::Fast => self.part.compress_unit(pages, out),
+            Effort::Dense => self.part.compress_unit_densely(pages, out),
+        });
+        compressed.ok()?.ok().filter(|bytes| (1..=out.len()).contains(bytes))
+    }
+
+    pub(super) fn decompress_unit(&self, object: &[u8], pages: &mut [u8]) -> Result<(), Corrupt> {
+        let done = self.store.call(|| self.part.decompress_unit(object, pages));
+        done.unwrap_or_else(|panicked| Err(Corrupt(panicked.to_string())))
     }
 
     pub(super) fn is_dense(&self, object: &[u8]) -> Result<bool, Corrupt> {

@@ -33,9 +33,17 @@ pub(super) struct ShardLock(Mutex<Shard>);
 pub(super) struct Shard {
     index: Box<dyn Index>,
     keeping: Keeping,
+    /// Pages of a unit, a power of two: 1 where there are none.
+    unit_pages: u64,
     /// Compressed bytes of the pages in the pool.
     pub(super) compressed_bytes: u64,
     pub(super) counters: Counters,
+}
+
+/// The keys of the unit that a key is in.
+pub(super) fn unit_keys(key: PageKey, unit_pages: u64) -> impl Iterator<Item = PageKey> {
+    let first = key.0 & !(unit_pages - 1);
+    (first..=first | (unit_pages - 1)).map(PageKey)
 }
 
 /// Where what is known of a page is kept.
@@ -66,6 +74,7 @@ impl Shards {
     /// `count` of them, a power of two; with records where there is an order.
     pub(super) fn new(
         count: usize,
+        unit_pages: usize,
         budget: &Arc<Budget>,
         index: impl Fn() -> Box<dyn Index>,
         records: Option<(Lru, Arc<Order>)>,
@@ -83,6 +92,7 @@ impl Shards {
             ShardLock(Mutex::new(Shard {
                 index: index(),
                 keeping: keeping(number),
+                unit_pages: unit_pages as u64,
                 compressed_bytes: 0,
                 counters: Counters::default(),
             }))
@@ -180,7 +190,7 @@ impl Shard {
             let Recorded { records, lists, .. } = recorded;
             lists.inherit_uses(records, Records::number(before), Records::number(entry));
         }
-        Ok(replaced.map(|entry| self.forget(entry)))
+        Ok(replaced.map(|entry| self.forget(key, entry)))
     }
 
     /// Makes room for pages of a tenant, so that [`Shard::hand_over`] takes no memory.
@@ -207,27 +217,53 @@ impl Shard {
 
     /// Removes whatever is under the key.
     pub(super) fn take(&mut self, key: PageKey) -> Option<Held> {
-        self.index.take(key).map(|entry| self.forget(entry))
+        self.index.take(key).map(|entry| self.forget(key, entry))
     }
 
     /// Removes what is under keys of a range, as far as `taken` has room; how many there were.
     pub(super) fn take_range(
         &mut self,
         keys: RangeInclusive<PageKey>,
-        taken: &mut [Held],
+        taken: &mut [(PageKey, Held)],
     ) -> usize {
         let Shard { index, keeping, .. } = self;
         let mut room = taken.iter_mut();
-        let count = index.take_range(keys, room.len(), &mut |_, entry| {
-            *room.next().expect("at most as many") = keeping.release(entry);
+        let count = index.take_range(keys, room.len(), &mut |key, entry| {
+            *room.next().expect("at most as many") = (key, keeping.release(entry));
         });
-        taken[..count].iter().for_each(|&held| self.count_held(held, u64::wrapping_sub));
+        for at in 0..count {
+            let ((key, held), later) = (taken[at], &taken[at + 1..count]);
+            self.count_held(held, u64::wrapping_sub);
+            taken[at].1 = match held.content {
+                // The last of a unit frees its object.
+                Content::InUnit { handle, bytes }
+                    if later.iter().any(|(_, held)| held.content.handle() == Some(handle)) =>
+                {
+                    Held { content: Content::LeftUnit { bytes }, ..held }
+                }
+                _ => self.leave_unit(key, held),
+            };
+        }
         count
+    }
+
+    /// A removed page. One of a unit frees no object while the shard has others of that unit.
+    pub(super) fn leave_unit(&self, key: PageKey, held: Held) -> Held {
+        let Content::InUnit { handle, bytes } = held.content else { return held };
+        let is_needed =
+            unit_keys(key, self.unit_pages).filter(|&other| other != key).any(|other| {
+                let entry = self.index.get(other);
+                entry.is_some_and(|entry| self.keeping.held(entry).content.handle() == Some(handle))
+            });
+        match is_needed {
+            true => Held { content: Content::LeftUnit { bytes }, ..held },
+            false => held,
+        }
     }
 
     /// Removes the entry if it is still this one.
     pub(super) fn remove(&mut self, key: PageKey, entry: Entry) -> Option<Held> {
-        self.index.remove_if(key, entry).then(|| self.forget(entry))
+        self.index.remove_if(key, entry).then(|| self.forget(key, entry))
     }
 
     /// Current state of a page that was looked up before; `None` if it has gone since.
@@ -487,10 +523,10 @@ impl Shard {
         }
     }
 
-    fn forget(&mut self, entry: Entry) -> Held {
+    fn forget(&mut self, key: PageKey, entry: Entry) -> Held {
         let held = self.keeping.release(entry);
         self.count_held(held, u64::wrapping_sub);
-        held
+        self.leave_unit(key, held)
     }
 
     fn count_held(&mut self, held: Held, add: fn(u64, u64) -> u64) {
@@ -506,7 +542,8 @@ impl Shard {
             }
             Content::SameFilled(_) => count(&mut counters.same_filled_pages),
             Content::AsIs { .. } => count(&mut counters.stored_incompressible_pages),
-            Content::Compressed { .. } => {}
+            Content::InUnit { .. } => count(&mut counters.unit_pages),
+            Content::Compressed { .. } | Content::LeftUnit { .. } => {}
         }
         count(&mut counters.stored_pages);
         self.compressed_bytes = add(self.compressed_bytes, held.content.compressed_bytes());
@@ -570,7 +607,7 @@ mod tests {
 
     #[test]
     fn a_range_has_the_shards_of_its_keys_once_each() {
-        let shards = Shards::new(64, &Arc::default(), || Box::new(Radix::new()), None);
+        let shards = Shards::new(64, 1, &Arc::default(), || Box::new(Radix::new()), None);
         let region = |n: u64| n << REGION_BITS;
         for (start, end, expected) in [
             (7, 7, 1),
@@ -592,7 +629,7 @@ mod tests {
     #[test]
     fn shards_take_memory_each_with_its_index() {
         let bytes = |count| {
-            let shards = Shards::new(count, &Arc::default(), || Box::new(Radix::new()), None);
+            let shards = Shards::new(count, 1, &Arc::default(), || Box::new(Radix::new()), None);
             shards.bytes()
         };
         assert_eq!(bytes(1), size_of::<ShardLock>() + Radix::new().bytes());
@@ -603,7 +640,7 @@ mod tests {
     fn a_staged_page_is_taken_once_and_only_as_it_was_staged() {
         let order = Arc::new(Order::new(Tenants::new(StoreId::new(), 1)));
         let records = Some((Lru::Plain, order));
-        let shards = Shards::new(1, &Arc::default(), || Box::new(Radix::new()), records);
+        let shards = Shards::new(1, 1, &Arc::default(), || Box::new(Radix::new()), records);
         let key = PageKey(7);
         let mut shard = shards.of(key).lock();
         let handle = Handle::from_bits(1);
@@ -625,7 +662,7 @@ mod tests {
     fn as_many_copies_are_given_up_as_are_asked_for() {
         let order = Arc::new(Order::new(Tenants::new(StoreId::new(), 1)));
         let records = Some((Lru::Plain, order));
-        let shards = Shards::new(1, &Arc::default(), || Box::new(Radix::new()), records);
+        let shards = Shards::new(1, 1, &Arc::default(), || Box::new(Radix::new()), records);
         let mut shard = shards.of(PageKey(0)).lock();
         for number in 0..5 {
             let at = Location::new(number, 0).unwrap();
@@ -653,7 +690,7 @@ mod tests {
         order.tenants.charge(tenant, held.content.compressed_bytes()).unwrap();
         order.tenants.begin_removal(removed).unwrap().begin();
         let records = Some((Lru::Plain, order));
-        let shards = Shards::new(1, &Arc::default(), || Box::new(Radix::new()), records);
+        let shards = Shards::new(1, 1, &Arc::default(), || Box::new(Radix::new()), records);
         let mut shard = shards.of(PageKey(7)).lock();
         shard.put(PageKey(7), held).unwrap();
         assert_eq!(shard.get(PageKey(7)).unwrap().1.tenant, TenantNumber::ROOT);

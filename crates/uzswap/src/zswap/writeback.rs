@@ -158,7 +158,7 @@ impl Zswap {
         shard.set(victim.entry, held);
         shard.end_writing(victim.entry);
         shard.counters.dropped_clean_pages += 1;
-        self.release_object(victim.held);
+        self.release_object(shard.leave_unit(victim.key, victim.held));
     }
 
     /// Makes headroom for a page that was used `uses` times and comes back from the backing: the
@@ -197,7 +197,10 @@ impl Zswap {
         let length = |victim: &Victim| match self.options.written_as {
             WrittenAs::Pages => PAGE_SIZE,
             // Each may begin 15 bytes after the last one's end.
-            WrittenAs::Objects => victim.held.content.compressed_bytes() as usize + 15,
+            WrittenAs::Objects => match victim.held.content {
+                Content::Compressed { bytes, .. } => usize::from(bytes) + 15,
+                _ => PAGE_SIZE + 15,
+            },
         };
         let mut left: usize = batch.pages.iter().map(|page| length(&page.victim)).sum();
         for number in 0..batch.pages.len() {
@@ -275,8 +278,9 @@ impl Zswap {
         shard.set(victim.entry, Held { content: Content::WrittenBack, checksum: 0, ..held });
         shard.end_writing(victim.entry);
         shard.counters.written_back_pages += 1;
+        let gone = shard.leave_unit(victim.key, in_pool);
         drop(shard);
-        self.release_object(in_pool);
+        self.release_object(gone);
         shrunk.written_back += 1;
     }
 

@@ -16,6 +16,7 @@ mod recompress;
 mod restore_into;
 mod snapshot;
 mod tenants;
+mod units;
 mod when_full;
 mod zpool_exhaustive;
 mod zpool_model;

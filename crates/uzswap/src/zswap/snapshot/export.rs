@@ -11,10 +11,10 @@ use super::{
     PageForm, SnapshotError, SnapshotHeader, SnapshotOptions, SnapshotPage, SnapshotSummary,
 };
 use crate::backing::Block;
-use crate::page::{PAGE_SIZE, PageKey};
+use crate::page::{PAGE_SIZE, Page, PageKey};
 use crate::zswap::entry::Content;
 use crate::zswap::tenant::Places;
-use crate::zswap::{LoadError, Zswap};
+use crate::zswap::{Effort, LoadError, Packed, Zswap, with_scratch};
 
 /// Pages of one list that came to its hot end in the same tick are ordered up to so many bits.
 const PLACE_BITS: u32 = 20;
@@ -177,7 +177,10 @@ impl Zswap {
             let copied = |form, in_backing| Ok(Some(Copied { tenant, uses, in_backing, form }));
             let handle = match held.content {
                 Content::SameFilled(word) => return copied(CopiedForm::Word(word), false),
-                Content::Compressed { handle, .. } | Content::AsIs { handle } => handle,
+                Content::Compressed { handle, .. }
+                | Content::AsIs { handle }
+                | Content::InUnit { handle, .. } => handle,
+                Content::LeftUnit { .. } => unreachable!("it is in no entry"),
                 Content::WrittenBack => {
                     let tier = self.tier.as_ref().expect("S6: copies are in a backing");
                     let written = held.written.expect("S7: a page is in the pool or the backing");
@@ -209,6 +212,10 @@ impl Zswap {
             };
             let checked = self.zpool.read(handle, |slot| {
                 drop(shard); // the pool pins the object from here on
+                if matches!(held.content, Content::InUnit { .. }) {
+                    self.restore(key, held, slot, &mut room.page)?;
+                    return Ok(self.compress_alone(key, &mut room.page));
+                }
                 self.check_slot(key, held, slot).map(|object| {
                     room.page[..object.len()].copy_from_slice(object);
                     object.len()
@@ -225,9 +232,21 @@ impl Zswap {
                 }
             })?;
             return match held.content {
-                Content::AsIs { .. } => copied(CopiedForm::AsIs, false),
-                _ => copied(CopiedForm::Object(bytes), false),
+                Content::Compressed { .. } => copied(CopiedForm::Object(bytes), false),
+                _ if bytes < PAGE_SIZE => copied(CopiedForm::Object(bytes), false),
+                _ => copied(CopiedForm::AsIs, false),
             };
         }
+    }
+
+    /// Makes an object of a page of a unit, in its place, if that is shorter; its length.
+    fn compress_alone(&self, key: PageKey, page: &mut Page) -> usize {
+        with_scratch(|scratch| match self.compress(Effort::Fast, key, page, scratch) {
+            Ok(Packed { bytes, as_is: false }) if bytes < PAGE_SIZE => {
+                page[..bytes].copy_from_slice(&scratch.output()[..bytes]);
+                bytes
+            }
+            _ => PAGE_SIZE,
+        })
     }
 }
