@@ -135,6 +135,7 @@ impl Advise {
             zpools: vec![ZpoolKind::Zsmalloc],
             indexes: vec![IndexKind::default()],
             mappings: vec![ObjectMapping::default()],
+            unit_pages: vec![1],
             compressors: COMPRESSORS.to_vec(),
             runs: RUNS,
             time_max: None,

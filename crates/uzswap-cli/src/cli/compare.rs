@@ -18,7 +18,7 @@ use super::live::{self, LiveArguments, LiveChoice};
 use super::progress::with_progress;
 use super::report_args::ReportArgs;
 use super::sample::{self, SampleSize};
-use super::size::parse_size;
+use super::size::{parse_size, parse_unit};
 use super::window;
 use crate::corpus::capture::{CaptureOptions, capture_command, capture_pid};
 use crate::corpus::workload::Workload;
@@ -124,7 +124,9 @@ pub(super) struct Compare {
         hide_default_value = true
     )]
     zpool: Vec<ZpoolKind>,
-    /// lz4, lzo, lzo-rle, zstd:19, deflate, none [default: lz4,zstd; --limit: lz4]
+    /// lz4, lzo, lzo-rle, zstd:19, deflate, none [default: lz4,zstd]
+    ///
+    /// A live study has lz4 alone by default.
     #[arg(
         long,
         help_heading = "Comparison",
@@ -174,6 +176,15 @@ pub(super) struct Compare {
     #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "NAMES",
           value_delimiter = ',', default_value = ObjectMapping::default().name())]
     mapping: Vec<ObjectMapping>,
+    /// Sizes of units, compressed together: 16K, 64K [default: 4K, a page]
+    ///
+    /// Of one page to 16: 4K, 8K, 16K, 32K, 64K.
+    /// Pages go in and out in order: a unit is decompressed once for all of its pages. lz4, zstd
+    /// and deflate take units.
+    #[arg(long, help_heading = "Comparison", value_name = "SIZES", value_delimiter = ',',
+          default_value = "4K", hide_default_value = true, value_parser = parse_unit,
+          conflicts_with_all = ["sizes", "trace", "LimitArgs"])]
+    unit: Vec<usize>,
     /// Pages that pools take from the kernel: small, or huge where it has them
     #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "SIZE",
           default_value_t = HostPages::Small)]
@@ -311,6 +322,7 @@ impl Compare {
                 "--same-filled-zero-only does not work with --same-filled off; choose a check"
             )));
         }
+        self.check_units()?;
         self.limits.check()?;
         let source = self.source()?;
         let warnings = self.warnings(source.info.pages);
@@ -335,6 +347,7 @@ impl Compare {
             zpools: distinct(&self.zpool),
             indexes: distinct(&self.index),
             mappings: distinct(&self.mapping),
+            unit_pages: distinct(&self.unit),
             compressors: match &self.compressor[..] {
                 [] => REPLAY_COMPRESSORS.to_vec(),
                 named => distinct(named),
@@ -355,6 +368,18 @@ impl Compare {
         let mut report = Report::new(source.info, settings, limits, &combinations);
         report.notes.splice(0..0, warnings);
         Ok(report)
+    }
+
+    /// Checks that the compressors take the units.
+    fn check_units(&self) -> Result<(), Failure> {
+        let most = self.unit.iter().copied().max().unwrap_or(1);
+        let refuses =
+            self.compressor.iter().find(|compressor| compressor.build().unit_pages_max() < most);
+        let Some(compressor) = refuses else { return Ok(()) };
+        Err(Failure::Usage(anyhow!(
+            "compressor '{compressor}' takes one page at a time; use lz4, zstd or deflate with \
+             --unit"
+        )))
     }
 
     /// Remarks on the pages that a reader needs before any figure.

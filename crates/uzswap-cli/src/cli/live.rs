@@ -83,7 +83,7 @@ fn kernel_parts(
 }
 
 /// Flags of replays, which a study of the command itself has no use for.
-const LIVE_ALONE: [&str; 19] = [
+const LIVE_ALONE: [&str; 20] = [
     "corpus",
     "pid",
     "sizes",
@@ -99,6 +99,7 @@ const LIVE_ALONE: [&str; 19] = [
     "chain_rule",
     "handle_header",
     "mapping",
+    "unit",
     "host_pages",
     "same_filled",
     "same_filled_zero_only",

@@ -7,6 +7,7 @@ use super::Failure;
 use crate::human_size::human_size;
 use crate::measure::limited_pool::MaxPool;
 use uzswap::budget::{UnknownMemory, percent_of_memory};
+use uzswap::compressor::UNIT_PAGES_MAX;
 use uzswap::page::PAGE_SIZE;
 
 /// Parses a size in bytes. Units are powers of 1024, with or without `iB` or `B`: `K`, `KiB` and
@@ -50,6 +51,18 @@ pub(super) fn parse_size(text: &str) -> Result<usize, String> {
         return Err("size must be at least 1 byte".to_owned());
     }
     Ok(bytes)
+}
+
+/// Parses the size of a unit, 4K to 64K; its pages.
+///
+/// # Errors
+///
+/// A sentence that says what is expected.
+pub(super) fn parse_unit(text: &str) -> Result<usize, String> {
+    let pages = parse_size(text)? / PAGE_SIZE;
+    let is_unit = pages.is_power_of_two() && pages <= UNIT_PAGES_MAX;
+    let expected = || "expected 4K, 8K, 16K, 32K or 64K".to_owned();
+    (is_unit && parse_size(text)? == pages * PAGE_SIZE).then_some(pages).ok_or_else(expected)
 }
 
 /// Parses the limit of a pool: `none`, a size (`512M`), or a percentage of the machine's memory

@@ -69,6 +69,8 @@ pub struct Experiment {
     pub indexes: Vec<IndexKind>,
     /// zsmalloc's object mappings.
     pub mappings: Vec<ObjectMapping>,
+    /// Pages that are compressed together.
+    pub unit_pages: Vec<usize>,
     /// The compressors; a list of sizes has its own instead.
     pub compressors: Vec<CompressorKind>,
     /// Runs of each combination, at most.
@@ -131,9 +133,25 @@ pub struct Parts {
     pub index: IndexKind,
     /// The way to an object in two pages: zsmalloc alone has such objects.
     pub mapping: Option<ObjectMapping>,
+    /// Pages that are compressed together.
+    #[serde(default = "single", skip_serializing_if = "is_single")]
+    pub unit_pages: usize,
     /// The limit of the pool, and what becomes of pages then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<LimitParts>,
+}
+
+fn single() -> usize {
+    1
+}
+
+fn is_single(&unit_pages: &usize) -> bool {
+    unit_pages == 1
+}
+
+/// The size of so many pages: `16K`.
+fn unit_name(pages: usize) -> String {
+    format!("{}K", pages * PAGE_SIZE / 1024)
 }
 
 /// One run: the task of a child.
@@ -251,8 +269,10 @@ impl Experiment {
             };
             for mapping in mappings {
                 for &index in &self.indexes {
-                    let with = |limit| Parts { zpool, index, mapping, limit };
-                    parts.extend(limits.iter().copied().map(with));
+                    for &unit_pages in &self.unit_pages {
+                        let with = |limit| Parts { zpool, index, mapping, unit_pages, limit };
+                        parts.extend(limits.iter().copied().map(with));
+                    }
                 }
             }
         }
@@ -268,6 +288,9 @@ impl Experiment {
         }
         if self.indexes.len() > 1 {
             name += &format!(" {}", parts.index);
+        }
+        if self.unit_pages[..] != [1] {
+            name += &format!(" {}", unit_name(parts.unit_pages));
         }
         if let (Some(limits), Some(limit)) = (&self.limits, parts.limit) {
             let limit = limits.name_of(limit);
@@ -399,6 +422,7 @@ fn options_of(spec: &RunSpec) -> ZswapOptions {
                 .mapping(spec.parts.mapping.unwrap_or_default()),
         )
         .compressor(spec.compressor)
+        .unit_pages(spec.parts.unit_pages)
         .index(spec.parts.index)
         .incompressible(settings.incompressible)
         .object_header_bytes(spec.object_header_bytes)

@@ -48,6 +48,9 @@ pub(super) fn rows(report: &Report) -> String {
                 fields.extend(columns.map(|(of, ns)| (format!("{name}_{of}"), ns.to_string())));
             }
             fields.push(named(("verified_pages", findings.verified_pages.to_string())));
+            if report.combinations.iter().any(|it| it.parts.unit_pages > 1) {
+                fields.push(named(("unit_pages", findings.parts.unit_pages.to_string())));
+            }
             fields.extend(access_section::fields(findings, run).into_iter().map(named));
             if let Some(whole) = &findings.whole {
                 let pool = whole.pool_bytes;

@@ -240,6 +240,12 @@ impl Findings {
         self.name == self.base && self.compressor == self.base_compressor
     }
 
+    /// The time of a store or a load that a verdict goes by: the median. With units it is the mean,
+    /// because one load in several decompresses for all of them.
+    pub(crate) fn typical_ns(&self, times: &LatencySummary) -> u64 {
+        if self.parts.unit_pages > 1 { times.mean as u64 } else { times.p50 }
+    }
+
     /// Mean time of a run, in seconds.
     pub(crate) fn mean_real_s(&self) -> f64 {
         mean(&self.real_s)

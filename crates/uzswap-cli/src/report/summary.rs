@@ -54,11 +54,12 @@ fn compressors_of(runs: &[Findings]) -> Vec<&str> {
     compressors
 }
 
-/// The first findings of each allocator: what its pool holds does not depend on other parts.
+/// The first findings of each allocator and unit: what a pool holds does not depend on other parts.
 fn of_each_zpool<'a>(all: &[&'a Findings]) -> Vec<&'a Findings> {
     let mut firsts: Vec<&Findings> = Vec::new();
     for findings in all {
-        if !firsts.iter().any(|first| first.parts.zpool == findings.parts.zpool) {
+        let stored_by = |it: &Findings| (it.parts.zpool, it.parts.unit_pages);
+        if !firsts.iter().any(|first| stored_by(first) == stored_by(findings)) {
             firsts.push(findings);
         }
     }
@@ -314,7 +315,8 @@ pub(super) mod tests {
         };
         let runs = seconds.map(run).to_vec();
         let compressor = "lz4".to_owned();
-        let parts = Parts { zpool, index: IndexKind::Radix, mapping: None, limit: None };
+        let parts =
+            Parts { zpool, index: IndexKind::Radix, mapping: None, unit_pages: 1, limit: None };
         let name = zpool.to_string();
         let combination =
             Combination { parts, name, compressor, object_header_bytes: 0, runs, lengths: None };

@@ -54,9 +54,8 @@ impl Candidate for &Findings {
         self.bytes_with_rejected
     }
 
-    /// By the medians.
     fn us_per_page(&self) -> f64 {
-        (self.store_ns.p50 + self.load_ns.p50) as f64 / 1e3
+        (self.typical_ns(&self.store_ns) + self.typical_ns(&self.load_ns)) as f64 / 1e3
     }
 }
 
@@ -83,8 +82,8 @@ fn advice(best: &Findings, all: &[&Findings]) -> String {
     format!(
         "{first}. It takes {memory} than {}; a store takes {}, a load {}; {}.",
         name(rival),
-        change(|it| it.store_ns.p50),
-        change(|it| it.load_ns.p50),
+        change(|it| it.typical_ns(&it.store_ns)),
+        change(|it| it.typical_ns(&it.load_ns)),
         run_time(best, rival)
     )
 }
@@ -105,8 +104,8 @@ fn timed(findings: &Findings) -> Timed<'_> {
     Timed {
         compressor: &findings.compressor,
         bytes: findings.bytes_with_rejected as f64,
-        store_us: findings.store_ns.p50 as f64 / 1e3,
-        load_us: findings.load_ns.p50 as f64 / 1e3,
+        store_us: findings.typical_ns(&findings.store_ns) as f64 / 1e3,
+        load_us: findings.typical_ns(&findings.load_ns) as f64 / 1e3,
     }
 }
 

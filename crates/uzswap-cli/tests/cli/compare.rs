@@ -66,6 +66,39 @@ fn corpus(folder: &TempDir) -> PathBuf {
 }
 
 #[test]
+fn units_are_told_apart_and_keep_the_same_pages() {
+    let args = ["compare", "--size", "4M", "--runs", "1", "--zpool", "zsmalloc", "--json"];
+    let units = ["--unit", "4K,16k,64K", "--compressor", "zstd:1"];
+    let report: Value = serde_json::from_str(&stdout_of(&[&args[..], &units].concat())).unwrap();
+    let rows = report["combinations"].as_array().unwrap();
+    let name = |row: &Value| row["name"].as_str().unwrap().to_owned();
+    let names: Vec<String> = rows.iter().map(name).collect();
+    assert_eq!(names, ["zsmalloc 4K", "zsmalloc 16K", "zsmalloc 64K"]);
+    let unit_pages = |row: &Value| row["unit_pages"].as_u64();
+    assert_eq!(rows.iter().map(unit_pages).collect::<Vec<_>>(), [None, Some(4), Some(16)]);
+    for row in rows {
+        assert_eq!(row["base"], "zsmalloc 4K");
+        for same in ["stored_pages", "same_filled_pages", "verified_pages", "freed_pages"] {
+            assert_eq!(row[same], rows[0][same], "{same}");
+        }
+    }
+    let bytes = |row: usize| rows[row]["compressed_bytes"].as_u64().unwrap();
+    assert!(bytes(1) < bytes(0), "{} bytes in units, {} alone", bytes(1), bytes(0));
+    for (args, told) in [
+        (&["--unit", "12K"][..], "expected 4K, 8K, 16K, 32K or 64K"),
+        (&["--unit", "16383"][..], "expected 4K, 8K, 16K, 32K or 64K"),
+        (&["--unit", "16K", "--compressor", "lz4,lzo"], "'lzo' takes one page at a time; use lz4"),
+        (&["--unit", "16K", "--max-pool", "1M"], "cannot be used with"),
+        (&["--unit", "16K", "--limit", "60%", "--", "true"], "cannot be used with"),
+    ] {
+        let output = run(&[&["compare"], args].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.contains(told), "no '{told}' in: {message}");
+    }
+}
+
+#[test]
 fn the_verdict_comes_first_and_tables_fit_80_columns() {
     let folder = TempDir::new().unwrap();
     let pages = corpus(&folder);
