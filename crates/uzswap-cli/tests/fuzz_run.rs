@@ -19,15 +19,26 @@ struct Setting {
     threads: u32,
     /// In use at a time. The children, which run beside, need some more.
     mib: u32,
+    /// How the pages are kept.
+    options: &'static [&'static str],
     /// Cold pages go to a file. Without one, the pool must hold all of them.
     has_file: bool,
 }
 
-const SETTINGS: [Setting; 4] = [
-    Setting { name: "one_thread", limit_mib: 20, threads: 1, mib: 24, has_file: false },
-    Setting { name: "two_threads", limit_mib: 18, threads: 2, mib: 20, has_file: true },
-    Setting { name: "three_threads", limit_mib: 26, threads: 3, mib: 24, has_file: true },
-    Setting { name: "four_threads", limit_mib: 50, threads: 4, mib: 56, has_file: true },
+const fn setting(name: &'static str, limit_mib: u32, threads: u32, mib: u32) -> Setting {
+    Setting { name, limit_mib, threads, mib, options: &[], has_file: true }
+}
+
+const SETTINGS: [Setting; 6] = [
+    Setting { has_file: false, ..setting("one_thread", 20, 1, 24) },
+    setting("two_threads", 18, 2, 20),
+    setting("three_threads", 26, 3, 24),
+    setting("four_threads", 50, 4, 56),
+    Setting { has_file: false, options: &["--unit", "16K"], ..setting("units", 20, 1, 24) },
+    Setting {
+        options: &["--unit", "64K", "--compressor", "zstd:1"],
+        ..setting("units_of_three_threads", 26, 3, 24)
+    },
 ];
 
 fn main() -> ExitCode {
@@ -61,14 +72,14 @@ fn of_environment(name: &str) -> Option<u64> {
 }
 
 fn all_pages_are_right(program: &Path, setting: &Setting) {
-    let Setting { name, limit_mib, threads, mib, has_file } = setting;
+    let Setting { name, limit_mib, threads, mib, options, has_file } = setting;
     let seconds = of_environment("UZSWAP_FUZZ_RUN_SECONDS").unwrap_or(2);
     let now = || SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros() as u64;
     let seed = of_environment("UZSWAP_FUZZ_RUN_SEED").unwrap_or_else(now);
     // The program ends one that hangs, after a minute.
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", &(seconds + 200).to_string(), env!("CARGO_BIN_EXE_uzswap")]);
-    command.args(["run", "--limit", &format!("{limit_mib}M")]);
+    command.args(["run", "--limit", &format!("{limit_mib}M")]).args(*options);
     if *has_file {
         command.arg("--backing").arg(program.with_file_name(name));
     }

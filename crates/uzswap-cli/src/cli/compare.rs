@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow};
 use clap::builder::RangedU64ValueParser;
 
 use super::Failure;
-use super::args::{distinct, rounds};
+use super::args::{check_units, distinct, rounds};
 use super::capture::When;
 use super::corpus::Source;
 use super::json::JsonOutput;
@@ -322,7 +322,7 @@ impl Compare {
                 "--same-filled-zero-only does not work with --same-filled off; choose a check"
             )));
         }
-        self.check_units()?;
+        check_units(self.unit.iter().copied().max().unwrap_or(1), &self.compressor)?;
         self.limits.check()?;
         let source = self.source()?;
         let warnings = self.warnings(source.info.pages);
@@ -368,18 +368,6 @@ impl Compare {
         let mut report = Report::new(source.info, settings, limits, &combinations);
         report.notes.splice(0..0, warnings);
         Ok(report)
-    }
-
-    /// Checks that the compressors take the units.
-    fn check_units(&self) -> Result<(), Failure> {
-        let most = self.unit.iter().copied().max().unwrap_or(1);
-        let refuses =
-            self.compressor.iter().find(|compressor| compressor.build().unit_pages_max() < most);
-        let Some(compressor) = refuses else { return Ok(()) };
-        Err(Failure::Usage(anyhow!(
-            "compressor '{compressor}' takes one page at a time; use lz4, zstd or deflate with \
-             --unit"
-        )))
     }
 
     /// Remarks on the pages that a reader needs before any figure.

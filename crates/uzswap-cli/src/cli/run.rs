@@ -9,11 +9,12 @@ use std::str::FromStr;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::Failure;
+use super::args::check_units;
 use super::json::{ReportFile, is_usage, json};
 use super::limit_args::no_backing;
 use super::program::why_unmanageable;
 use super::report_args::ReportArgs;
-use super::size::parse_size;
+use super::size::{parse_size, parse_unit};
 use crate::corpus::page_set::rfc3339;
 use crate::human_size::human_size;
 use crate::report::{Envelope, Schema};
@@ -21,6 +22,7 @@ use uzswap::budget::Counted;
 use uzswap::compressor::{CompressorKind, CompressorNameError};
 use uzswap::index::IndexKind;
 use uzswap::named_enum::UnknownName;
+use uzswap::page::PAGE_SIZE;
 use uzswap::trace::{TraceAbout, TraceError};
 use uzswap::zpool::ZpoolKind;
 use uzswap::zswap::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
@@ -90,6 +92,9 @@ pub(super) struct Run {
     /// Compressor: auto (lz4, then zstd under pressure), lz4, lzo, lzo-rle, zstd, deflate, none
     #[arg(long, value_name = "NAME", default_value_t = Compression::Auto)]
     compressor: Compression,
+    /// Pages that leave together are compressed together: 16K, 64K; 4K is a page
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = parse_unit)]
+    unit: usize,
     /// Index: radix, rbtree, btree, btree32, xarray
     #[arg(long, value_name = "NAME", default_value_t = IndexKind::Radix)]
     index: IndexKind,
@@ -169,12 +174,14 @@ impl Run {
         let write_back = self.backing.clone();
         let write_back = write_back.map(|path| WriteBackOptions { path, max_pool_bytes: max_pool });
         let (compressor, dense) = self.compressor.kinds();
+        check_units(self.unit, [compressor].iter().chain(&dense))?;
         let options = RunOptions {
             limit_bytes: limit,
             store: ZswapOptions::bare()
                 .zpool(self.zpool)
                 .compressor(compressor)
                 .dense(dense)
+                .unit_pages(self.unit)
                 .index(self.index)
                 .incompressible(Incompressible::StoreAsIs)
                 .counted(Counted::PoolAndMetadata)
@@ -241,10 +248,15 @@ impl Run {
     /// Description of this run in the header of a trace.
     fn about(&self, limit: u64) -> TraceAbout {
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
-        let Run { zpool, compressor, index, .. } = self;
+        let Run { zpool, compressor, index, unit, .. } = self;
+        let unit = match unit {
+            1 => String::new(),
+            pages => format!(" --unit {}K", pages * PAGE_SIZE / 1024),
+        };
         TraceAbout {
             origin: format!(
-                "run --limit {} --zpool {zpool} --compressor {compressor} --index {index} -- {}",
+                "run --limit {} --zpool {zpool} --compressor {compressor}{unit} --index {index} -- \
+                 {}",
                 human_size(limit),
                 words.join(" ")
             ),

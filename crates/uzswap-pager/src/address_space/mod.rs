@@ -61,7 +61,7 @@ pub(crate) use refused::Way;
 use registration::Registration;
 pub(crate) use registration::{ScanReason, register};
 use staging::Staging;
-pub(crate) use staging::{Batch, STAGING_BYTES};
+pub(crate) use staging::{Batch, STAGING_BYTES, StagedPage};
 use unevictable::Unevictable;
 use write_protect::Protection;
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
-use crate::address_space::{AddressSpace, Batch};
+use crate::address_space::{AddressSpace, Batch, StagedPage};
 use crate::locks::check_none_is_held;
 use crate::page_table::{BATCH_PAGES, Place};
-use crate::store::NotStored;
 use crate::{Pager, SpaceHandle, lock, untouched_pages};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_sys::process_memory::ProcessMemory;
@@ -109,29 +109,57 @@ impl BatchStore {
         for run in batch.staged.chunk_by(|a, b| a.number + 1 == b.number) {
             let pages = &mut self.buffer[..run.len()];
             memory.read(run[0].address, pages.as_flattened_mut())?;
-            for (staged, page) in run.iter().zip(pages.iter()) {
-                if staged.ahead && *page == [0; PAGE_SIZE] {
-                    done.untouched.push(staged.number);
+            let mut together = 0..0;
+            for (at, staged) in run.iter().enumerate() {
+                if self.needs_room(at, *staged, elsewhere, done) {
+                    together.end = at + 1;
                     continue;
                 }
-                done.slots_ahead += usize::from(staged.ahead);
-                let is_same = |slot: &u32| {
-                    self.pager.store.load(*slot, &mut self.other).is_ok() && *self.other == *page
-                };
-                let stored = match elsewhere.get(&staged.owner).copied().filter(is_same) {
-                    Some(slot) => Ok(elsewhere.remove(&staged.owner).unwrap_or(slot)),
-                    None => self.pager.store.store(page),
-                };
-                match stored {
-                    Ok(slot) => done.slots.push((staged.number, slot)),
-                    Err(NotStored::DoesNotShrink) => {
-                        done.unfit.push((staged.number, Box::new(*page)));
-                    }
-                    Err(NotStored::Failed(why)) => return Err(io::Error::other(why)),
-                }
+                self.store_together(run, together, done)?;
+                together = at + 1..at + 1;
             }
+            self.store_together(run, together, done)?;
         }
         Ok(())
+    }
+
+    /// Whether the page of a place in the buffer is to be stored: it is done with if nobody touched
+    /// it, or if it equals the one of a group member.
+    fn needs_room(
+        &mut self,
+        at: usize,
+        staged: StagedPage,
+        elsewhere: &mut BTreeMap<u64, u32>,
+        done: &mut Emptied,
+    ) -> bool {
+        let page = &self.buffer[at];
+        if staged.ahead && *page == [0; PAGE_SIZE] {
+            done.untouched.push(staged.number);
+            return false;
+        }
+        done.slots_ahead += usize::from(staged.ahead);
+        let Some(&slot) = elsewhere.get(&staged.owner) else { return true };
+        if self.pager.store.load(slot, &mut self.other).is_err() || *self.other != *page {
+            return true;
+        }
+        elsewhere.remove(&staged.owner);
+        done.slots.push((staged.number, slot));
+        false
+    }
+
+    /// Stores neighbours in the buffer.
+    fn store_together(
+        &self,
+        run: &[StagedPage],
+        places: Range<usize>,
+        done: &mut Emptied,
+    ) -> io::Result<()> {
+        let (run, pages) = (&run[places.clone()], &self.buffer[places]);
+        let stored = self.pager.store.store_all(pages, &mut |at, slot| match slot {
+            Some(slot) => done.slots.push((run[at].number, slot)),
+            None => done.unfit.push((run[at].number, Box::new(pages[at]))),
+        });
+        stored.map_err(io::Error::other)
     }
 }
 

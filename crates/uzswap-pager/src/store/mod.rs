@@ -3,6 +3,7 @@
 //! A slot names a stored page. Address spaces that a fork made of one share it. The evictor stores,
 //! the fault server loads. A released slot waits in a queue until the evictor frees its memory.
 
+mod free_slots;
 pub(crate) mod read_queue;
 pub(crate) mod release_queue;
 pub(crate) mod slots;
@@ -17,7 +18,7 @@ use crate::policy::clock;
 use crate::policy::recompress::Density;
 use release_queue::ReleaseQueue;
 use slots::{Slots, Version};
-use uzswap::page::Page;
+use uzswap::page::{Page, PageKey};
 use uzswap::trace::{RecordReport, Recorder};
 use uzswap::zswap::{StoreError, Zswap};
 use writeback::{WriteBack, WriteBackReport};
@@ -53,23 +54,21 @@ impl PageStore {
         density: Option<Density>,
         recorder: Option<Recorder>,
     ) -> PageStore {
-        let (slots, released) = (Slots::default(), Arc::default());
+        let (slots, released) = (Slots::new(zswap.options().unit_pages), Arc::default());
         PageStore { zswap, slots, released, write_back, density, recorder }
     }
 
     /// Stores a page; its slot.
     pub(crate) fn store(&self, page: &Page) -> Result<u32, NotStored> {
         let slot = self.take_slot().map_err(NotStored::Failed)?;
-        let stored = match self.density.as_ref().is_some_and(Density::is_dense) {
+        let stored = match self.is_dense() {
             true => self.zswap.store_densely(key(slot), page),
             false => self.zswap.store(key(slot), page),
         };
         match stored {
             Ok(_) => {
                 self.record(|recorder| recorder.store(key(slot), page));
-                if let Some(write_back) = &self.write_back {
-                    write_back.keep_share(&self.zswap);
-                }
+                self.keep_share();
                 Ok(slot)
             }
             Err(error) => {
@@ -80,6 +79,72 @@ impl PageStore {
                     other => NotStored::Failed(other.to_string()),
                 })
             }
+        }
+    }
+
+    /// Stores neighbours, those of a unit together; `outcome` is called with the place of a page
+    /// among them and its slot, if the page fits the pool.
+    ///
+    /// # Errors
+    ///
+    /// The reason, in words: pages without an outcome are not stored.
+    pub(crate) fn store_all(
+        &self,
+        pages: &[Page],
+        outcome: &mut dyn FnMut(usize, Option<u32>),
+    ) -> Result<(), String> {
+        let unit_pages = self.zswap.options().unit_pages;
+        for (number, unit) in pages.chunks(unit_pages).enumerate() {
+            let start = number * unit_pages;
+            match unit {
+                [page] => match self.store(page) {
+                    Ok(slot) => outcome(start, Some(slot)),
+                    Err(NotStored::DoesNotShrink) => outcome(start, None),
+                    Err(NotStored::Failed(why)) => return Err(why),
+                },
+                _ => self.store_unit(unit, &mut |at, slot| outcome(start + at, slot))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn store_unit(
+        &self,
+        unit: &[Page],
+        outcome: &mut dyn FnMut(usize, Option<u32>),
+    ) -> Result<(), String> {
+        let first = self.slots.take_run(unit.len()).ok_or_else(none_left)?;
+        let mut failed = None;
+        let each = |PageKey(slot): PageKey, stored: Result<_, _>| {
+            let slot = slot as u32; // as it was taken
+            let at = (slot - first) as usize;
+            match stored {
+                Ok(_) => {
+                    self.record(|recorder| recorder.store(key(slot), &unit[at]));
+                    outcome(at, Some(slot));
+                    return;
+                }
+                Err(StoreError::CompressPoor { .. }) => outcome(at, None),
+                Err(error) => _ = failed.get_or_insert_with(|| error.to_string()),
+            }
+            self.slots.release(slot);
+            self.slots.free(slot);
+        };
+        match self.is_dense() {
+            true => self.zswap.store_all_densely(key(first), unit, each),
+            false => self.zswap.store_all(key(first), unit, each),
+        }
+        self.keep_share();
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn is_dense(&self) -> bool {
+        self.density.as_ref().is_some_and(Density::is_dense)
+    }
+
+    fn keep_share(&self) {
+        if let Some(write_back) = &self.write_back {
+            write_back.keep_share(&self.zswap);
         }
     }
 
@@ -101,7 +166,6 @@ impl PageStore {
     }
 
     fn take_slot(&self) -> Result<u32, String> {
-        let none_left = || "the store is at its maximum of 256 GiB of pages".to_owned();
         self.slots.take().ok_or_else(none_left)
     }
 
@@ -240,11 +304,79 @@ impl PageStore {
     }
 }
 
+fn none_left() -> String {
+    "the store is at its maximum of 256 GiB of pages".to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use uzswap::page::PAGE_SIZE;
+    use uzswap::random::SplitMix64;
     use uzswap::zswap::ZswapOptions;
+
+    /// A page that compresses, or that does not.
+    fn page_of(number: u64, compresses: bool) -> Page {
+        let mut random = SplitMix64::new(number);
+        let word = random.next_word();
+        let mut next = || if compresses { word } else { random.next_word() };
+        let mut page = [0; PAGE_SIZE];
+        page.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&next().to_le_bytes()));
+        page[..8].copy_from_slice(&number.to_le_bytes());
+        page
+    }
+
+    #[test]
+    fn neighbours_are_stored_in_units_and_each_page_has_its_slot() {
+        let options = ZswapOptions::bare().unit_pages(4);
+        let store = PageStore::new(Zswap::new(options).unwrap(), None, None, None);
+        // Page 5 does not fit, and its unit is stored page by page; 8 and 9 are a part of a unit.
+        let pages: Vec<Page> = (0..10).map(|number| page_of(number, number != 5)).collect();
+        let mut slots = vec![Some(u32::MAX); 10];
+        store.store_all(&pages, &mut |at, slot| slots[at] = slot).unwrap();
+        let expected = [0, 1, 2, 3, 4, u32::MAX, 6, 7, 8, 9];
+        let found = slots.iter().map(|slot| slot.unwrap_or(u32::MAX));
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+        let counters = store.zswap().counters();
+        assert_eq!((counters.stored_units, counters.unit_pages), (2, 6));
+        let mut found = [0; PAGE_SIZE];
+        for (page, slot) in pages.iter().zip(&slots) {
+            let loaded = slot.map(|slot| store.load(slot, &mut found));
+            assert!(loaded.is_none_or(|loaded| loaded == Ok(()) && found == *page));
+        }
+        // Single pages take the free slots of units in use.
+        let mut single: Vec<u32> =
+            (20..23).map(|n| store.store(&page_of(n, true)).unwrap()).collect();
+        single.sort_unstable();
+        assert_eq!(single, [5, 10, 11]);
+        let named: Vec<u32> = slots.into_iter().flatten().chain(single).collect();
+        assert_eq!(store.wrong_slots(named.clone()), [""; 0]);
+        named.into_iter().for_each(|slot| store.release(slot));
+        assert_eq!(store.free_released().map(|(pages, _)| pages), Some(12));
+        assert_eq!((store.usage().slots, store.zswap().zpool().stats().objects), (0, 0));
+    }
+
+    #[test]
+    fn a_unit_that_the_pool_has_no_room_for_leaves_no_slot_taken() {
+        let mut failed = 0;
+        for pages in 0..12 {
+            let options = ZswapOptions::bare().unit_pages(4).max_pool_bytes(pages << 12);
+            let store = PageStore::new(Zswap::new(options).unwrap(), None, None, None);
+            let all: Vec<Page> = (0..40).map(|n| page_of(n, n % 3 > 0)).collect();
+            let mut named = Vec::new();
+            let stored = store.store_all(&all, &mut |at, slot| {
+                named.extend(slot.map(|slot| (at, slot)));
+            });
+            failed += usize::from(stored.is_err());
+            let slots = named.iter().map(|&(_, slot)| slot).collect();
+            assert_eq!(store.wrong_slots(slots), [""; 0], "{pages} pages");
+            for (at, slot) in named {
+                let mut found = [0; PAGE_SIZE];
+                assert!(store.load(slot, &mut found).is_ok() && found == all[at]);
+            }
+        }
+        assert!(failed > 2);
+    }
 
     #[test]
     fn a_page_stays_until_each_holder_has_released_its_slot() {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::free_slots::FreeSlots;
 use crate::locks::{Lock, SLOTS};
 use crate::page_table::NUMBERS;
 use uzswap::page::Page;
@@ -21,23 +22,45 @@ impl Version {
 }
 
 /// The slots. A slot is free while nobody names it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Slots(Lock<Inner, SLOTS>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
+    /// Slots that are taken together at most.
+    unit_pages: usize,
     /// By slot: how many pages it stands for.
     holders: Vec<u32>,
     /// By slot: how many were taken before.
     taken_at: Vec<u32>,
     /// How many were taken, modulo 2^32.
     taken: u32,
-    free: Vec<u32>,
+    free: FreeSlots,
     /// Pages that do not fit the pool, of slots that have none in the store.
     whole: BTreeMap<u32, Box<Page>>,
 }
 
 impl Inner {
+    /// Notes that a free slot is taken.
+    fn note_taken(&mut self, slot: u32) {
+        self.taken = self.taken.wrapping_add(1);
+        self.holders[slot as usize] = 1;
+        self.taken_at[slot as usize] = self.taken;
+    }
+
+    /// Makes one more group of slots; whether there are numbers left.
+    fn grow(&mut self) -> bool {
+        let first = self.holders.len();
+        let end = first + self.unit_pages;
+        let has_numbers = end <= NUMBERS as usize;
+        if has_numbers {
+            self.holders.resize(end, 0);
+            self.taken_at.resize(end, 0);
+            (first..end).for_each(|slot| self.free.add(slot as u32)); // < NUMBERS
+        }
+        has_numbers
+    }
+
     fn holders_of(&mut self, slot: u32) -> &mut u32 {
         let holders = &mut self.holders[slot as usize];
         assert!(*holders > 0, "slot {slot} is used after its last page was released");
@@ -46,20 +69,37 @@ impl Inner {
 }
 
 impl Slots {
+    /// No slots. Up to `unit_pages` of them, a power of two, are taken together.
+    pub(crate) fn new(unit_pages: usize) -> Slots {
+        Slots(Lock::new(Inner {
+            unit_pages,
+            holders: Vec::new(),
+            taken_at: Vec::new(),
+            taken: 0,
+            free: FreeSlots::new(unit_pages),
+            whole: BTreeMap::new(),
+        }))
+    }
+
     /// A slot for one page; `None` where there are no more numbers.
     pub(crate) fn take(&self) -> Option<u32> {
         let mut inner = self.0.lock();
-        inner.taken = inner.taken.wrapping_add(1);
-        let taken = inner.taken;
-        if let Some(slot) = inner.free.pop() {
-            inner.holders[slot as usize] = 1;
-            inner.taken_at[slot as usize] = taken;
-            return Some(slot);
-        }
-        let slot = u32::try_from(inner.holders.len()).ok().filter(|&slot| slot < NUMBERS)?;
-        inner.holders.push(1);
-        inner.taken_at.push(taken);
-        Some(slot)
+        let slot = match inner.free.take() {
+            None => inner.grow().then(|| inner.free.take())?,
+            slot => slot,
+        };
+        slot.inspect(|&slot| inner.note_taken(slot))
+    }
+
+    /// Adjacent slots of one unit, for as many pages, at most a unit's; the first of them.
+    pub(crate) fn take_run(&self, pages: usize) -> Option<u32> {
+        let mut inner = self.0.lock();
+        let pages = pages as u32; // 16 at most
+        let first = match inner.free.take_run(pages) {
+            None => inner.grow().then(|| inner.free.take_run(pages))?,
+            first => first,
+        };
+        first.inspect(|&first| (first..first + pages).for_each(|slot| inner.note_taken(slot)))
     }
 
     /// The version of a slot that stands for a page.
@@ -104,7 +144,7 @@ impl Slots {
         let mut inner = self.0.lock();
         let holders = inner.holders[slot as usize];
         assert!(holders == 0, "slot {slot} is freed while {holders} pages name it");
-        inner.free.push(slot);
+        inner.free.add(slot);
         inner.whole.remove(&slot);
     }
 
@@ -128,7 +168,7 @@ impl Slots {
     /// Slots that stand for a page.
     pub(crate) fn used(&self) -> usize {
         let inner = self.0.lock();
-        inner.holders.len() - inner.free.len()
+        inner.holders.len() - inner.free.count()
     }
 
     /// The slots, in words, whose count is not the number of pages that name them, or that are not
@@ -144,7 +184,7 @@ impl Slots {
             }
             counts
         };
-        let (names, frees) = (count(&named), count(&inner.free));
+        let (names, frees) = (count(&named), count(&inner.free.all()));
         let mut wrong = Vec::new();
         for (slot, &names) in names.iter().enumerate() {
             let of = |all: &[u32]| all.get(slot).copied().unwrap_or(0);
@@ -164,8 +204,8 @@ impl Slots {
     /// Memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let inner = self.0.lock();
-        (inner.holders.capacity() + inner.taken_at.capacity() + inner.free.capacity())
-            * size_of::<u32>()
+        (inner.holders.capacity() + inner.taken_at.capacity()) * size_of::<u32>()
+            + inner.free.bytes()
             + inner.whole.len() * size_of::<Page>()
     }
 }
@@ -176,7 +216,7 @@ mod tests {
 
     #[test]
     fn slots_are_counted_and_know_how_many_were_taken_since() {
-        let slots = Slots::default();
+        let slots = Slots::new(1);
         let taken: Vec<u32> = (0..5).map(|_| slots.take().unwrap()).collect();
         assert_eq!(taken, [0, 1, 2, 3, 4]);
         assert_eq!(
@@ -191,16 +231,16 @@ mod tests {
         assert_eq!(slots.take(), Some(1));
         assert_eq!([0, 1, 4].map(|slot| slots.taken_since(slot)), [5, 0, 1]);
         assert_eq!((slots.count(), slots.used()), (5, 5));
-        let capacities = {
+        let bytes = {
             let Inner { holders, taken_at, free, .. } = &*slots.0.lock();
-            holders.capacity() + taken_at.capacity() + free.capacity()
+            (holders.capacity() + taken_at.capacity()) * size_of::<u32>() + free.bytes()
         };
-        assert_eq!(slots.bytes(), capacities * size_of::<u32>());
+        assert_eq!(slots.bytes(), bytes);
     }
 
     #[test]
     fn a_slot_counts_the_pages_that_name_it_and_is_free_without() {
-        let slots = Slots::default();
+        let slots = Slots::new(1);
         [0, 1].into_iter().for_each(|slot| assert_eq!(slots.take(), Some(slot)));
         slots.share(1);
         let wrong = |named: &[u32], else_holds| slots.wrong(named.to_vec(), else_holds);
@@ -219,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_slot_without_pages_is_neither_shared_nor_released_and_one_with_pages_is_not_freed() {
-        let slots = Slots::default();
+        let slots = Slots::new(1);
         let slot = slots.take().unwrap();
         let panics = |use_slot: &dyn Fn(&Slots)| {
             let use_it = std::panic::AssertUnwindSafe(|| use_slot(&slots));
@@ -233,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_whole_page_is_kept_until_nobody_has_its_slot() {
-        let slots = Slots::default();
+        let slots = Slots::new(1);
         let slot = slots.take().unwrap();
         let mut page = [0; size_of::<Page>()];
         assert!(!slots.read_whole(slot, &mut page));
