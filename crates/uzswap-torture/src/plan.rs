@@ -168,7 +168,7 @@ impl Plan {
         let mut plan =
             Plan {
                 options: ZswapOptions::default()
-                    .zpool(dice.of(&[ZpoolKind::Zsmalloc, ZpoolKind::Zbud, ZpoolKind::Z3fold]))
+                    .zpool(dice.of(&ZpoolKind::ALL))
                     .zsmalloc(zsmalloc)
                     .compressor(compressor)
                     .dense(dense)
@@ -272,7 +272,11 @@ impl Plan {
 
     /// Whether the pool takes a page as it is.
     pub(super) fn pool_takes_pages(&self) -> bool {
-        let max = if self.options.zpool == ZpoolKind::Zbud { 3968 } else { PAGE_SIZE };
+        let max = match self.options.zpool {
+            ZpoolKind::Zbud => 3968,
+            ZpoolKind::Zblock => 4079,
+            _ => PAGE_SIZE,
+        };
         PAGE_SIZE + self.options.object_header_bytes <= max
     }
 

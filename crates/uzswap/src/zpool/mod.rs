@@ -5,6 +5,7 @@
 //! | [`zsmalloc`] | a slot of its size class, in a zspage of 1 to 16 host pages | the class waste |
 //! | zbud | one of two ends of a host page | 2 objects a page |
 //! | z3fold | one of two ends or the middle of a host page | 3 objects a page |
+//! | [`zblock`] | a slot of its type, in a block of 1 to 8 host pages | the slot waste |
 //!
 //! All of them take host pages from one [`Arena`], the only place that counts and caps them.
 
@@ -15,6 +16,7 @@ mod chunked_pool;
 mod handle;
 mod lock;
 mod z3fold;
+pub mod zblock;
 mod zbud;
 pub mod zsmalloc;
 
@@ -71,7 +73,8 @@ pub trait Zpool: Send + Sync + fmt::Debug {
     /// What the pool holds now. Taken part by part: exact only while no other thread changes it.
     fn stats(&self) -> ZpoolStats;
 
-    /// The size classes and what is in them, largest first; empty for allocators without classes.
+    /// The size classes (of zblock, the types) and what is in them, largest first; empty for
+    /// allocators without classes.
     fn class_stats(&self) -> Vec<zsmalloc::ClassStats> {
         Vec::new()
     }
@@ -150,9 +153,15 @@ pub enum ZpoolKind {
     Zbud,
     /// Three objects a host page.
     Z3fold,
+    /// Blocks of host pages in 37 types.
+    Zblock,
 }
 
-named!(ZpoolKind, "zpool", Zsmalloc => "zsmalloc", Zbud => "zbud", Z3fold => "z3fold");
+named!(
+    ZpoolKind, "zpool",
+    Zsmalloc => "zsmalloc", Zbud => "zbud", Z3fold => "z3fold",
+    Zblock => "zblock",
+);
 
 impl ZpoolKind {
     /// An empty pool on `arena`. `options` matter to zsmalloc only.
@@ -161,6 +170,7 @@ impl ZpoolKind {
             ZpoolKind::Zsmalloc => zsmalloc::build(arena, options),
             ZpoolKind::Zbud => Box::new(zbud::Zbud::new(arena)),
             ZpoolKind::Z3fold => Box::new(z3fold::Z3fold::new(arena)),
+            ZpoolKind::Zblock => Box::new(zblock::Zblock::new(arena)),
         }
     }
 }

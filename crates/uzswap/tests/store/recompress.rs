@@ -45,8 +45,7 @@ fn page_of(seed: u64, kind: u64) -> Page {
 }
 
 fn options() -> impl Iterator<Item = ZswapOptions> {
-    let zpools = [ZpoolKind::Zsmalloc, ZpoolKind::Zbud, ZpoolKind::Z3fold];
-    zpools.into_iter().flat_map(|zpool| {
+    ZpoolKind::ALL.into_iter().flat_map(|zpool| {
         [None, Some(RecordOptions::default())].map(|records| {
             ZswapOptions::default()
                 .zpool(zpool)

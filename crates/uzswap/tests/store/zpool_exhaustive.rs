@@ -91,6 +91,14 @@ fn z3fold() {
 }
 
 #[test]
+fn zblock() {
+    // Two slots of 2024 bytes in a page, and four of 4080 in four: at the borders of the types.
+    walk("zblock", 7, &[2023, 4079]);
+    // Five types: objects of 144, 2024 and 3632 bytes are as long as a slot, and go one type up.
+    walk("zblock", 5, &[1, 143, 144, 2023, 2024, 3632, 4079]);
+}
+
+#[test]
 fn zsmalloc() {
     // Slots of 2048 bytes (2 in a page) and 2720 bytes (3 in 2 pages).
     walk("zsmalloc", 7, &[2000, 2700]);

@@ -8,7 +8,7 @@ use crate::common;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use common::{Modelled, SUBJECTS, Subject};
+use common::{Modelled, SUBJECTS, Subject, subjects};
 use uzswap::budget::{Budget, Counted};
 use uzswap::page::PAGE_SIZE;
 use uzswap::random::SplitMix64;
@@ -41,9 +41,12 @@ impl Rng {
     /// A length in bytes; one in 64 is none that any allocator takes.
     fn object_bytes(&mut self) -> usize {
         // Borders: one slot more or less a page, the huge thresholds of chains 4, 8 and 16, the
-        // largest objects of zbud and of z3fold, a whole page.
-        const EDGES: [usize; 14] =
-            [1, 24, 40, 192, 504, 1016, 2040, 2712, 3256, 3624, 3832, 3904, 3968, 4088];
+        // largest objects of zbud and of z3fold, a whole page; of zblock, the smallest slot, two
+        // a page, the largest object.
+        const EDGES: [usize; 17] = [
+            1, 24, 40, 143, 192, 504, 1016, 2023, 2040, 2712, 3256, 3624, 3832, 3904, 3968, 4079,
+            4088,
+        ];
         match self.below(64) {
             0 => [0, PAGE_SIZE + 1][self.below(2)],
             1..16 => EDGES[self.below(EDGES.len())] + self.below(2),
@@ -142,7 +145,13 @@ fn zbud_and_z3fold_keep_every_object() {
 
 #[test]
 fn zsmalloc_keeps_every_object_with_every_option() {
-    histories("zsmalloc_keeps_every_object_with_every_option", &SUBJECTS[2..], |_| Arena::new());
+    let subjects = subjects("zsmalloc");
+    histories("zsmalloc_keeps_every_object_with_every_option", &subjects, |_| Arena::new());
+}
+
+#[test]
+fn zblock_keeps_every_object() {
+    histories("zblock_keeps_every_object", &subjects("zblock"), |_| Arena::new());
 }
 
 #[test]

@@ -87,7 +87,11 @@ fn expect_word(options: &ZswapOptions, page: &Page) -> bool {
 
 /// Expected answers of a store for `page`.
 fn expect_refusal(options: &ZswapOptions, page: &Page) -> bool {
-    let max = if options.zpool == ZpoolKind::Zbud { 3968 } else { PAGE_SIZE };
+    let max = match options.zpool {
+        ZpoolKind::Zbud => 3968,
+        ZpoolKind::Zblock => 4079,
+        _ => PAGE_SIZE,
+    };
     object_bytes(options, page).is_none_or(|bytes| bytes + options.object_header_bytes > max)
 }
 

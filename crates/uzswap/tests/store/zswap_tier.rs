@@ -179,7 +179,7 @@ fn settings(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Setting> {
                         .when_full(when_full)
                         .max_pool_bytes([16, 40, 200][seed as usize % 3] << 12)
                         .counted(Counted::ALL[seed as usize % 7 / 5])
-                        .zpool(ZpoolKind::ALL[(seed / 3) as usize % 3])
+                        .zpool(ZpoolKind::ALL[(seed / 3) as usize % ZpoolKind::ALL.len()])
                         .shards([1, 64][seed as usize % 2])
                         .incompressible(Incompressible::ALL[(seed / 2) as usize % 2]);
                     Setting { options, blocks: [1 << 12, 60][(seed / 5) as usize % 2], seed }

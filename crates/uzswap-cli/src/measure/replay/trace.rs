@@ -594,7 +594,7 @@ mod tests {
         let info = trace.info();
         assert_eq!((info.totals.stores, info.totals.loads), (stores, loads));
         assert!(info.complete && info.totals.same_filled_stores > 100);
-        for zpool in [ZpoolKind::Zsmalloc, ZpoolKind::Zbud, ZpoolKind::Z3fold] {
+        for zpool in ZpoolKind::ALL {
             let options = ZswapOptions::bare().zpool(zpool);
             let run = replay_trace(&trace, "lz4", || Zswap::new(options).unwrap()).unwrap();
             let traced = run.traced.unwrap();

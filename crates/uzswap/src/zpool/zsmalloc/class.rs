@@ -103,7 +103,7 @@ impl Default for ZsmallocOptions {
     }
 }
 
-/// One size class.
+/// One size class of zsmalloc, or one type of zblock, whose blocks are the zspages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeClass {
     /// Its index, 0 to 254: the largest of those merged into it.

@@ -51,7 +51,8 @@ pub struct Zsmalloc<P: ZspagePages> {
     compacting: AtomicBool,
 }
 
-/// State of one size class, as a line of the kernel's debug file.
+/// State of one size class, as a line of the kernel's debug file. Of zblock: of one type, with its
+/// blocks as zspages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassStats {
     /// The class.

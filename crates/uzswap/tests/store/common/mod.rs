@@ -17,7 +17,7 @@ pub(crate) struct Subject {
 }
 
 /// A new allocator, or a new option of one, is tested by a line here.
-pub(crate) const SUBJECTS: [Subject; 10] = [
+pub(crate) const SUBJECTS: [Subject; 11] = [
     Subject { name: "zbud", build: |arena| kind(ZpoolKind::Zbud, arena) },
     Subject { name: "z3fold", build: |arena| kind(ZpoolKind::Z3fold, arena) },
     Subject { name: "zsmalloc", build: |arena| zsmalloc(arena, 8, true, false) },
@@ -31,7 +31,13 @@ pub(crate) const SUBJECTS: [Subject; 10] = [
         build: |arena| mapped(arena, ObjectMapping::Copy, true),
     },
     Subject { name: "zsmalloc-vm", build: |arena| mapped(arena, ObjectMapping::Vm, false) },
+    Subject { name: "zblock", build: |arena| kind(ZpoolKind::Zblock, arena) },
 ];
+
+/// Those whose names begin like this.
+pub(crate) fn subjects(prefix: &str) -> Vec<Subject> {
+    SUBJECTS.into_iter().filter(|subject| subject.name.starts_with(prefix)).collect()
+}
 
 fn kind(kind: ZpoolKind, arena: Arc<Arena>) -> Box<dyn Zpool> {
     kind.build(arena, ZsmallocOptions::default())

@@ -1,0 +1,595 @@
+//! Objects in blocks: equal slots in 1 to 8 adjacent host pages, of one of 37 types.
+//!
+//! ```text
+//!  0        48                                             pages * 4096
+//!  | header | slot 0 | slot 1 | slot 2 | ...         | rest |
+//!
+//!  list of a type    head <-> block <-> ... <-> tail    blocks with a free slot
+//!                     |-- objects go here, new blocks too      '-- full ones, once a slot is free
+//! ```
+//!
+//! Types, lists and the choice of a block are those of the zblock that was proposed for the kernel
+//! (v4, April 2025, never merged), by reading: the same calls should give the same number of
+//! blocks. Two of its properties show in the sizes:
+//!
+//! - an object is shorter than its slot: one of exactly the slot's bytes goes one type up;
+//! - the largest slot has 4080 bytes. The original takes an object of 4080 bytes and looks for its
+//!   type past the table; here it is refused.
+//!
+//! The description of a block is in a table of its type, not in the block's first 48 bytes. Those
+//! stay unused, so a block has the same capacity as there. Nothing ever moves: a block goes back
+//! when its last object does. Each type has a lock, and a handle says which type it is.
+//!
+//! - K1: a slot's bit is set if and only if the slot holds an object; each such slot is named by
+//!   one handle, and every handle names such a slot.
+//! - K2: a block with a free slot is on the list of its type once, a full one is not; no block is
+//!   empty.
+//! - K3: every entry of the table has the pages of its type or is on the vacant list.
+
+use std::sync::Arc;
+
+use super::arena::Arena;
+use super::handle::{HandleTable, Location};
+use super::lock::{PoolLock, PoolPart};
+use super::zsmalloc::{ClassStats, FULLNESS_GROUPS, SizeClass, fullness_group};
+use super::{Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats, check_object};
+use crate::AuditError;
+use crate::budget::{Budget, GrowError};
+use crate::budgeted_vec::BudgetedVec;
+use crate::page::PAGE_SIZE;
+use uzswap_sys::pages::PageRun;
+
+/// Types of blocks.
+const TYPE_COUNT: usize = 37;
+
+/// Bytes of a block before its first slot: the original has a bitmap, links and counts there.
+const HEADER_BYTES: usize = 48;
+
+/// Slots are multiples of this.
+const SLOT_STEP: usize = 8;
+
+/// Slots and host pages of a block, by ascending size of the slots: the table of v4.
+#[rustfmt::skip]
+const SLOTS_AND_PAGES: [(usize, usize); TYPE_COUNT] = [
+    (28, 1), (18, 1), (12, 1), (10, 1), (17, 2), (15, 2), (13, 2), (6, 1), (11, 2), (5, 1),
+    (19, 4), (9, 2), (17, 4), (4, 1), (23, 6), (11, 3), (7, 2), (10, 3), (19, 6), (6, 2),
+    (14, 5), (8, 3), (5, 2), (12, 5), (9, 4), (15, 7), (2, 1), (15, 8), (9, 5), (12, 7),
+    (13, 8), (6, 4), (11, 8), (9, 7), (6, 5), (9, 8), (4, 4),
+];
+
+/// The types of blocks, smallest slots first; slots have 144 to 4080 bytes.
+pub const TYPES: [SizeClass; TYPE_COUNT] = {
+    let mut types = [SizeClass { index: 0, slot_bytes: 0, pages: 0, slots: 0 }; TYPE_COUNT];
+    let mut index = 0;
+    while index < TYPE_COUNT {
+        let (slots, pages) = SLOTS_AND_PAGES[index];
+        let bytes = (pages * PAGE_SIZE - HEADER_BYTES) / slots;
+        types[index] = SizeClass { index, slot_bytes: bytes / SLOT_STEP * SLOT_STEP, pages, slots };
+        index += 1;
+    }
+    types
+};
+
+/// The largest object, in bytes.
+pub const OBJECT_BYTES_MAX: usize = TYPES[TYPE_COUNT - 1].slot_bytes - 1; // 4079
+
+/// Place in [`TYPES`] of the type of an object of `bytes` (1 to [`OBJECT_BYTES_MAX`]).
+#[inline]
+pub fn place_of(bytes: usize) -> usize {
+    TYPES.partition_point(|it| it.slot_bytes <= bytes)
+}
+
+/// Mark of the first type's handles, and the others follow: no size class of zsmalloc has them.
+const HANDLE_SET: u8 = 216;
+
+/// Number of a block in its type's table.
+type BlockId = u32;
+
+const NONE: u32 = u32::MAX;
+
+/// The most blocks of a type: a location has 31 bits for the number.
+const BLOCKS_MAX: usize = 1 << 31;
+
+/// One block; 32 bytes.
+#[derive(Debug)]
+struct Block {
+    /// Its host pages; `None` while the entry is vacant.
+    run: Option<PageRun>,
+    /// Neighbours on the list; of a vacant entry, the next vacant one.
+    previous: BlockId,
+    next: BlockId,
+    /// A bit for each slot in use.
+    used: u64,
+}
+
+const _: () = assert!(size_of::<Block>() == 32);
+
+/// All blocks of one type: everything that its lock protects.
+#[derive(Debug)]
+struct Blocks {
+    shape: SizeClass,
+    handles: HandleTable,
+    table: BudgetedVec<Block>,
+    vacant_head: BlockId,
+    count: usize,
+    /// The list of blocks with a free slot.
+    head: BlockId,
+    tail: BlockId,
+}
+
+/// The allocator of blocks.
+#[derive(Debug)]
+pub(super) struct Zblock {
+    arena: Arc<Arena>,
+    types: Box<[PoolLock<Blocks>]>,
+}
+
+impl Zblock {
+    /// An empty pool.
+    pub(super) fn new(arena: Arc<Arena>) -> Zblock {
+        let blocks = |shape| PoolLock::new(Blocks::new(shape, arena.budget()));
+        Zblock { types: TYPES.map(blocks).into(), arena }
+    }
+
+    fn blocks_of(&self, handle: Handle) -> Result<&PoolLock<Blocks>, UnknownHandle> {
+        let place = handle.set().checked_sub(usize::from(HANDLE_SET));
+        place.and_then(|place| self.types.get(place)).ok_or(UnknownHandle(handle))
+    }
+}
+
+impl Zpool for Zblock {
+    fn name(&self) -> &'static str {
+        "zblock"
+    }
+
+    fn object_size_max(&self) -> usize {
+        OBJECT_BYTES_MAX
+    }
+
+    fn insert(&self, object: &[u8]) -> Result<Handle, ZpoolError> {
+        check_object(self.name(), object.len(), OBJECT_BYTES_MAX)?;
+        let lock = &self.types[place_of(object.len())];
+        let mut blocks = lock.write_reserved()?;
+        if blocks.head != NONE {
+            return Ok(blocks.place(object));
+        }
+        let pages = blocks.shape.pages;
+        drop(blocks);
+        let (mut blocks, run) =
+            lock.write_with(self.arena.alloc(pages)?, |run| self.arena.free(run))?;
+        blocks.add(run);
+        Ok(blocks.place(object))
+    }
+
+    fn read(&self, handle: Handle, reader: &mut dyn FnMut(&[u8])) -> Result<(), UnknownHandle> {
+        let blocks = self.blocks_of(handle)?.read();
+        let (id, slot) = block_and_slot(blocks.handles.get(handle).ok_or(UnknownHandle(handle))?);
+        let start = blocks.start(slot);
+        reader(&blocks.run(id)[start..start + blocks.shape.slot_bytes]);
+        Ok(())
+    }
+
+    fn remove(&self, handle: Handle) -> Result<(), UnknownHandle> {
+        let emptied = self.blocks_of(handle)?.write().remove(handle);
+        if let Some(run) = emptied.ok_or(UnknownHandle(handle))? {
+            self.arena.free(run);
+        }
+        Ok(())
+    }
+
+    /// Nothing ever moves.
+    fn compact(&self) -> usize {
+        self.types.iter().for_each(|lock| lock.write().release_if_empty());
+        0
+    }
+
+    fn stats(&self) -> ZpoolStats {
+        let locks_bytes = size_of_val(&self.types[..]);
+        let metadata_bytes = size_of::<Self>() + locks_bytes;
+        let mut stats = ZpoolStats { metadata_bytes, ..ZpoolStats::default() };
+        for lock in &self.types {
+            let blocks = lock.read();
+            stats.pool_pages += blocks.count * blocks.shape.pages;
+            stats.objects += blocks.handles.used();
+            stats.metadata_bytes += blocks.handles.bytes() + blocks.table.bytes();
+        }
+        stats
+    }
+
+    fn class_stats(&self) -> Vec<ClassStats> {
+        self.types.iter().rev().map(|lock| lock.read().stats()).collect()
+    }
+
+    fn audit(&self) -> Result<(), AuditError> {
+        for lock in &self.types {
+            let blocks = lock.read();
+            let slot_bytes = blocks.shape.slot_bytes;
+            blocks.audit().map_err(|error| format!("type {slot_bytes}: {error}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Zblock {
+    fn drop(&mut self) {
+        // The arena may outlive the pool; its count of used pages must not.
+        for lock in &self.types {
+            for run in lock.write().table.drain_from(0).filter_map(|block| block.run) {
+                self.arena.free(run);
+            }
+        }
+    }
+}
+
+impl PoolPart for Blocks {
+    fn reserve(&mut self) -> Result<(), GrowError> {
+        self.handles.reserve()?;
+        if self.vacant_head == NONE {
+            self.table.reserve_one(BLOCKS_MAX)?;
+        }
+        Ok(())
+    }
+}
+
+impl Blocks {
+    fn new(shape: SizeClass, budget: &Arc<Budget>) -> Blocks {
+        Blocks {
+            shape,
+            handles: HandleTable::new(HANDLE_SET + shape.index as u8, budget), // below 253
+            table: BudgetedVec::new(budget),
+            vacant_head: NONE,
+            count: 0,
+            head: NONE,
+            tail: NONE,
+        }
+    }
+
+    /// The bits of a full block.
+    fn full(&self) -> u64 {
+        u64::MAX >> (u64::BITS as usize - self.shape.slots)
+    }
+
+    /// Offset of a slot in its block.
+    fn start(&self, slot: u32) -> usize {
+        HEADER_BYTES + slot as usize * self.shape.slot_bytes
+    }
+
+    fn run(&self, id: BlockId) -> &PageRun {
+        self.table[id as usize].run.as_ref().expect("K3: a block in use has pages")
+    }
+
+    /// Makes a block of `run`, at the head of the list.
+    fn add(&mut self, run: PageRun) {
+        debug_assert_eq!(run.page_count(), self.shape.pages);
+        let block = Block { run: Some(run), previous: NONE, next: self.head, used: 0 };
+        let mut id = self.vacant_head;
+        if id == NONE {
+            id = self.table.len() as u32;
+            self.table.push(block);
+        } else {
+            self.vacant_head = self.table[id as usize].next;
+            self.table[id as usize] = block;
+        }
+        match self.head {
+            NONE => self.tail = id,
+            head => self.table[head as usize].previous = id,
+        }
+        self.head = id;
+        self.count += 1;
+    }
+
+    /// Copies `object` to the first free slot of the block at the head, which is there.
+    fn place(&mut self, object: &[u8]) -> Handle {
+        let id = self.head;
+        let full = self.full();
+        let block = &mut self.table[id as usize];
+        let slot = block.used.trailing_ones();
+        block.used |= 1 << slot;
+        if block.used == full {
+            self.unlink(id);
+        }
+        let start = self.start(slot);
+        let run = self.table[id as usize].run.as_mut().expect("K3: a block in use has pages");
+        run[start..start + object.len()].copy_from_slice(object);
+        self.handles.insert(location(id, slot))
+    }
+
+    /// Frees an object. The pages of the block that it leaves empty, if any; `None` for an unknown
+    /// handle.
+    fn remove(&mut self, handle: Handle) -> Option<Option<PageRun>> {
+        let (id, slot) = block_and_slot(self.handles.remove(handle)?);
+        let full = self.full();
+        let block = &mut self.table[id as usize];
+        let was_full = block.used == full;
+        block.used &= !(1 << slot);
+        if was_full {
+            // Each type has two slots or more: it is not empty yet.
+            self.append(id);
+        } else if block.used == 0 {
+            self.unlink(id);
+            let block = &mut self.table[id as usize];
+            block.next = std::mem::replace(&mut self.vacant_head, id);
+            self.count -= 1;
+            return Some(block.run.take());
+        }
+        Some(None)
+    }
+
+    /// Puts a block that is not on the list at its tail.
+    fn append(&mut self, id: BlockId) {
+        let tail = std::mem::replace(&mut self.tail, id);
+        let block = &mut self.table[id as usize];
+        (block.previous, block.next) = (tail, NONE);
+        match tail {
+            NONE => self.head = id,
+            tail => self.table[tail as usize].next = id,
+        }
+    }
+
+    /// Takes a block off the list.
+    fn unlink(&mut self, id: BlockId) {
+        let Block { previous, next, .. } = self.table[id as usize];
+        match previous {
+            NONE => self.head = next,
+            previous => self.table[previous as usize].next = next,
+        }
+        match next {
+            NONE => self.tail = previous,
+            next => self.table[next as usize].previous = previous,
+        }
+    }
+
+    /// Gives the tables' memory back if there is no block.
+    fn release_if_empty(&mut self) {
+        self.handles.release_if_empty();
+        if self.count == 0 {
+            self.table.release();
+            self.vacant_head = NONE;
+        }
+    }
+
+    fn stats(&self) -> ClassStats {
+        let SizeClass { pages, slots, .. } = self.shape;
+        let mut group_zspages = [0; FULLNESS_GROUPS];
+        for block in self.table.iter().filter(|block| block.run.is_some()) {
+            group_zspages[fullness_group(block.used.count_ones() as usize, slots)] += 1;
+        }
+        ClassStats {
+            class: self.shape,
+            group_zspages,
+            slots_allocated: self.count * slots,
+            slots_used: self.handles.used(),
+            pool_pages: self.count * pages,
+            freeable_pages: 0, // nothing ever moves
+        }
+    }
+
+    /// Checks K1 to K3.
+    fn audit(&self) -> Result<(), AuditError> {
+        self.handles.audit()?;
+        let mut named = vec![0u64; self.table.len()];
+        for location in self.handles.locations() {
+            let (id, slot) = block_and_slot(location);
+            match named.get_mut(id as usize) {
+                Some(slots) if *slots >> slot & 1 == 0 => *slots |= 1 << slot,
+                _ => return Err(format!("K1: slot {slot} of block {id} is named wrongly").into()),
+            }
+        }
+        let (mut count, mut open) = (0, 0);
+        for (id, (block, &named)) in self.table.iter().zip(&named).enumerate() {
+            let used = if block.run.is_some() { block.used } else { 0 };
+            if named != used {
+                return Err(format!("K1: block {id} has slots {used:#x}, named {named:#x}").into());
+            }
+            let Some(run) = &block.run else { continue };
+            if run.page_count() != self.shape.pages {
+                let (pages, wanted) = (run.page_count(), self.shape.pages);
+                return Err(format!("K3: block {id} has {pages} pages, its type {wanted}").into());
+            }
+            if used == 0 || used & !self.full() != 0 {
+                return Err(format!("K2: block {id} has slots {used:#x}").into());
+            }
+            count += 1;
+            open += usize::from(used != self.full());
+        }
+        if count != self.count {
+            return Err(format!("K3: {count} blocks have pages, {} are counted", self.count).into());
+        }
+        self.audit_list(open)?;
+        let (mut vacant, mut id) = (0, self.vacant_head);
+        while id != NONE {
+            let block =
+                self.table.get(id as usize).ok_or("K3: the vacant list leaves the table")?;
+            vacant += 1;
+            if block.run.is_some() || vacant > self.table.len() {
+                return Err(format!("K3: entry {id} does not belong on the vacant list").into());
+            }
+            id = block.next;
+        }
+        if vacant + count != self.table.len() {
+            let entries = self.table.len();
+            return Err(format!("K3: {vacant} entries vacant, {count} used of {entries}").into());
+        }
+        Ok(())
+    }
+
+    /// Checks that the list has `open` blocks, each with a free slot.
+    fn audit_list(&self, open: usize) -> Result<(), AuditError> {
+        let (mut listed, mut id, mut previous) = (0, self.head, NONE);
+        while id != NONE {
+            let block = self.table.get(id as usize).ok_or("K2: the list leaves the table")?;
+            // A cycle would show here: its entry point has two predecessors.
+            if block.run.is_none() || block.used == self.full() || block.previous != previous {
+                return Err(format!("K2: block {id} does not belong on the list").into());
+            }
+            listed += 1;
+            (previous, id) = (id, block.next);
+        }
+        if listed != open || self.tail != previous {
+            let tail = self.tail;
+            return Err(format!("K2: {listed} of {open} blocks listed, tail {tail}").into());
+        }
+        Ok(())
+    }
+}
+
+/// A location: block number (31 bits), slot (6 bits).
+fn location(id: BlockId, slot: u32) -> Location {
+    debug_assert!(slot < 64 && (id as usize) < BLOCKS_MAX);
+    u64::from(id) << 6 | u64::from(slot)
+}
+
+fn block_and_slot(location: Location) -> (BlockId, u32) {
+    ((location >> 6) as u32, (location & 0x3f) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::zsmalloc::{
+        CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, ClassTable, HandleHeader, ZsmallocOptions,
+    };
+    use super::*;
+
+    fn pool() -> Zblock {
+        Zblock::new(Arc::new(Arena::new()))
+    }
+
+    #[test]
+    fn slots_have_the_published_sizes() {
+        let sizes = TYPES.map(|it| it.slot_bytes);
+        assert!(sizes.is_sorted_by(|a, b| a < b));
+        assert_eq!(sizes[..4], [144, 224, 336, 400]);
+        let above_half = [2024, 2176, 2264, 2384, 2512, 2720, 2968, 3176, 3400, 3632, 4080];
+        assert_eq!(sizes[TYPE_COUNT - above_half.len()..], above_half);
+        for it in TYPES {
+            assert!(HEADER_BYTES + it.slots * it.slot_bytes <= it.pages * PAGE_SIZE);
+            assert!((2..=64).contains(&it.slots) && (1..=8).contains(&it.pages));
+        }
+    }
+
+    #[test]
+    fn an_object_of_a_whole_slot_goes_one_type_up() {
+        let slot_of = |bytes| TYPES[place_of(bytes)].slot_bytes;
+        assert_eq!([1, 143, 144, 2023, 2024].map(slot_of), [144, 144, 224, 2024, 2176]);
+        let pool = pool();
+        assert!(matches!(pool.insert(&[7; 4080]), Err(ZpoolError::TooBig { max: 4079, .. })));
+        let handle = pool.insert(&[7; 4079]).unwrap();
+        pool.read(handle, &mut |slot| assert_eq!(slot.len(), 4080)).unwrap();
+    }
+
+    #[test]
+    fn no_class_of_zsmalloc_has_a_handle_of_a_type() {
+        for chain_size in CHAIN_SIZE_MIN..=CHAIN_SIZE_MAX {
+            for (rule, header) in ChainRule::ALL.into_iter().zip(HandleHeader::ALL) {
+                let options = ZsmallocOptions::default().chain_size(chain_size).chain_rule(rule);
+                let table = ClassTable::new(options.handle_header(header));
+                assert!(table.classes().len() <= usize::from(HANDLE_SET));
+            }
+        }
+    }
+
+    /// Three blocks of two slots: a full one is on no list, and comes last when a slot is free.
+    #[test]
+    fn objects_go_to_the_head_and_full_blocks_return_to_the_tail() {
+        let pool = pool();
+        let handles = Vec::from_iter((0..6).map(|_| pool.insert(&[7; 2000]).unwrap()));
+        let lock = &pool.types[place_of(2000)];
+        assert_eq!((lock.read().head, lock.read().tail), (NONE, NONE));
+        for freed in [2, 0, 5] {
+            pool.remove(handles[freed]).unwrap();
+        }
+        for block in [1, 0, 2] {
+            assert_eq!(lock.read().head, block);
+            let handle = pool.insert(&[7; 2000]).unwrap();
+            assert_eq!(block_and_slot(lock.read().handles.get(handle).unwrap()).0, block);
+            pool.audit().unwrap();
+        }
+        assert_eq!(pool.stats().pool_pages, 3);
+    }
+
+    #[test]
+    fn a_new_block_goes_to_the_head() {
+        let arena = Arena::new();
+        let mut blocks = Blocks::new(TYPES[place_of(2000)], arena.budget());
+        for _ in 0..2 {
+            blocks.reserve().unwrap();
+            blocks.add(arena.alloc(1).unwrap());
+        }
+        assert_eq!((blocks.head, blocks.tail), (1, 0));
+    }
+
+    #[test]
+    fn a_type_counts_its_blocks() {
+        let pool = pool();
+        let handles = Vec::from_iter((0..13).map(|_| pool.insert(&[7; 3000]).unwrap()));
+        pool.remove(handles[0]).unwrap();
+        let stats = pool.class_stats();
+        assert!(stats.is_sorted_by(|a, b| a.class.slot_bytes > b.class.slot_bytes));
+        let used = stats.iter().find(|it| it.slots_used > 0).unwrap();
+        assert_eq!((used.class.slots, used.class.pages), (9, 7));
+        assert_eq!((used.slots_used, used.slots_allocated, used.pool_pages), (12, 18, 14));
+        assert_eq!((used.group_zspages[9], used.group_zspages[5]), (1, 1)); // 8 and 4 of 9
+        assert_eq!(used.freeable_pages, 0);
+    }
+
+    #[test]
+    fn an_audit_tells_each_fault() {
+        type Fault = (fn(&mut Blocks), &'static str);
+        // Block 0 is full, block 1 has slot 1 free, block 2 is gone: cells 0 to 2 are used.
+        let faults: [Fault; 16] = [
+            (|it| it.handles.relocate(0, location(9, 0)), "K1: slot 0 of block 9 is named wrongly"),
+            (|it| it.handles.relocate(0, location(0, 1)), "K1: slot 1 of block 0 is named wrongly"),
+            (|it| it.handles.relocate(0, location(2, 0)), "K1: block 0 has slots 0x3, named 0x2"),
+            (
+                |it| {
+                    it.handles.reserve().unwrap();
+                    it.handles.insert(location(2, 0));
+                },
+                "K1: block 2 has slots 0x0, named 0x1",
+            ),
+            (|it| it.table[1].used = 3, "K1: block 1 has slots 0x3, named 0x1"),
+            (
+                |it| {
+                    it.handles.relocate(2, location(1, 2));
+                    it.table[1].used = 4;
+                },
+                "K2: block 1 has slots 0x4",
+            ),
+            (|it| _ = it.handles.remove(handle(2)), "K1: block 1 has slots 0x1, named 0x0"),
+            (
+                |it| {
+                    it.handles.remove(handle(2));
+                    it.table[1].used = 0;
+                },
+                "K2: block 1 has slots 0x0",
+            ),
+            (|it| it.shape.pages = 2, "K3: block 0 has 1 pages, its type 2"),
+            (|it| it.count = 3, "K3: 2 blocks have pages, 3 are counted"),
+            (|it| it.head = 9, "K2: the list leaves the table"),
+            (|it| it.head = 0, "K2: block 0 does not belong on the list"),
+            (|it| it.table[1].next = 1, "K2: block 1 does not belong on the list"),
+            (|it| (it.head, it.tail) = (NONE, NONE), "K2: 0 of 1 blocks listed"),
+            (|it| it.tail = 0, "K2: 1 of 1 blocks listed, tail 0"),
+            (|it| it.vacant_head = 9, "K3: the vacant list leaves the table"),
+        ];
+        let vacant: [Fault; 3] = [
+            (|it| it.vacant_head = 1, "K3: entry 1 does not belong on the vacant list"),
+            (|it| it.table[2].next = 2, "K3: entry 2 does not belong on the vacant list"),
+            (|it| it.vacant_head = NONE, "K3: 0 entries vacant, 2 used of 3"),
+        ];
+        for (plant, told) in faults.into_iter().chain(vacant) {
+            let pool = pool();
+            let handles = [(); 5].map(|()| pool.insert(&[7; 2000]).unwrap());
+            handles[3..].iter().for_each(|&handle| pool.remove(handle).unwrap());
+            pool.audit().unwrap();
+            plant(&mut pool.types[place_of(2000)].write());
+            let error = pool.audit().unwrap_err().to_string();
+            assert!(error.contains(told), "no '{told}' in: {error}");
+        }
+    }
+
+    /// The first handle of this cell, for objects of 2000 bytes.
+    fn handle(cell: u64) -> Handle {
+        Handle::from_bits((u64::from(HANDLE_SET) + place_of(2000) as u64) << 43 | cell)
+    }
+}
