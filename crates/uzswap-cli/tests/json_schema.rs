@@ -174,6 +174,7 @@ fn studies() {
 fn others() {
     let lab = Lab::new();
     printed(&["classes"], 0, Schema::Classes);
+    printed(&["classes", "--zpool", "zblock"], 0, Schema::Classes);
     let doctor = document(&uzswap(&["doctor", "--json"]).stdout);
     check(&doctor, Schema::Doctor);
     let (pages, set) = (pages(&lab), lab.path("set"));

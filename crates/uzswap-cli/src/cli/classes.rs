@@ -1,4 +1,4 @@
-//! `uzswap classes`: the size classes of zsmalloc.
+//! `uzswap classes`: the size classes of zsmalloc, the types of zblock.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -9,7 +9,10 @@ use serde::Serialize;
 use super::Failure;
 use super::json::JsonOutput;
 use crate::report::Schema;
+use uzswap::named_enum::UnknownName;
 use uzswap::page::PAGE_SIZE;
+use uzswap::zpool::ZpoolKind;
+use uzswap::zpool::zblock;
 use uzswap::zpool::zsmalloc::{
     CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, ClassTable, HandleHeader, SizeClass, ZsmallocOptions,
 };
@@ -18,6 +21,11 @@ use uzswap::zpool::zsmalloc::{
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
 pub(super) struct Classes {
+    /// Allocator: zsmalloc, or zblock, which has no options
+    #[arg(long, value_name = "NAME", default_value_t = ZpoolKind::Zsmalloc,
+          value_parser = parse_zpool)]
+    zpool: ZpoolKind,
+
     /// Most host pages in a zspage, 4 to 16 [kernels up to 6.2: 4]
     #[arg(
         long,
@@ -44,17 +52,25 @@ pub(super) struct Classes {
 /// The result; with `--json`, in an envelope.
 #[derive(Debug, Serialize)]
 struct Report {
-    chain_size: usize,
-    chain_rule: &'static str,
-    handle_header: &'static str,
+    zpool: &'static str,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    zsmalloc: Option<Zsmalloc>,
     classes: Vec<Row>,
     class_count: usize,
-    /// From this length on, an object takes a whole page.
-    huge_bytes: usize,
-    /// Mean over object lengths 1 to 4096 of slot bytes less object bytes.
+    /// Mean over all object lengths of slot bytes less object bytes.
     mean_slot_waste_bytes: f64,
     /// The same, with each slot's share of its zspage's tail.
     mean_waste_bytes: f64,
+}
+
+/// Figures that zsmalloc alone has.
+#[derive(Debug, Serialize)]
+struct Zsmalloc {
+    chain_size: usize,
+    chain_rule: &'static str,
+    handle_header: &'static str,
+    /// From this length on, an object takes a whole page.
+    huge_bytes: usize,
 }
 
 /// One size class.
@@ -73,25 +89,51 @@ struct Row {
 
 impl Classes {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let Classes { chain_size, chain_rule, handle_header, json } = self;
+        let Classes { zpool, chain_size, chain_rule, handle_header, json } = self;
         let mut output = JsonOutput::open(json.as_ref())?;
         let options = ZsmallocOptions::default()
             .chain_size(chain_size)
             .chain_rule(chain_rule)
             .handle_header(handle_header);
-        let report = Report::new(&ClassTable::new(options));
+        let report = match zpool {
+            ZpoolKind::Zblock => Report::of_zblock(),
+            _ => Report::of_zsmalloc(&ClassTable::new(options)),
+        };
         output.print(Schema::Classes, &report, || report.text())
     }
 }
 
 impl Report {
-    fn new(table: &ClassTable) -> Report {
+    fn of_zsmalloc(table: &ClassTable) -> Report {
         let options = table.options();
-        let mut classes: Vec<Row> = table.classes().iter().map(Row::new).collect();
+        let zsmalloc = Zsmalloc {
+            chain_size: options.chain_size,
+            chain_rule: options.chain_rule.name(),
+            handle_header: options.handle_header.name(),
+            huge_bytes: table.huge_bytes(),
+        };
+        let place_of = |bytes| table.place_of(bytes);
+        let report = Report::new(ZpoolKind::Zsmalloc, table.classes(), place_of, PAGE_SIZE);
+        Report { zsmalloc: Some(zsmalloc), ..report }
+    }
+
+    fn of_zblock() -> Report {
+        let max = zblock::OBJECT_BYTES_MAX;
+        Report::new(ZpoolKind::Zblock, &zblock::TYPES, zblock::place_of, max)
+    }
+
+    /// `place_of` leads from the length of an object, of at most `object_bytes_max`, to its class.
+    fn new(
+        zpool: ZpoolKind,
+        table: &[SizeClass],
+        place_of: impl Fn(usize) -> usize,
+        object_bytes_max: usize,
+    ) -> Report {
+        let mut classes: Vec<Row> = table.iter().map(Row::new).collect();
         let (mut slot_waste, mut waste) = (0.0, 0.0);
-        for bytes in 1..=PAGE_SIZE {
-            let place = table.place_of(bytes);
-            let class = &table.classes()[place];
+        for bytes in 1..=object_bytes_max {
+            let place = place_of(bytes);
+            let class = &table[place];
             slot_waste += (class.slot_bytes - bytes) as f64;
             waste += (class.pages * PAGE_SIZE) as f64 / class.slots as f64 - bytes as f64;
             let row = &mut classes[place];
@@ -99,32 +141,26 @@ impl Report {
             row.object_bytes_max = bytes;
         }
         Report {
-            chain_size: options.chain_size,
-            chain_rule: options.chain_rule.name(),
-            handle_header: options.handle_header.name(),
+            zpool: zpool.name(),
+            zsmalloc: None,
             class_count: classes.len(),
             classes,
-            huge_bytes: table.huge_bytes(),
-            mean_slot_waste_bytes: slot_waste / PAGE_SIZE as f64,
-            mean_waste_bytes: waste / PAGE_SIZE as f64,
+            mean_slot_waste_bytes: slot_waste / object_bytes_max as f64,
+            mean_waste_bytes: waste / object_bytes_max as f64,
         }
     }
 
     /// The table, smallest class first, and the closing lines.
     fn text(&self) -> String {
+        let head = match &self.zsmalloc {
+            Some(Zsmalloc { chain_size, chain_rule, handle_header, .. }) => format!(
+                "chain size {chain_size}, chain rule {chain_rule}, handle header {handle_header}"
+            ),
+            None => format!("types of {}; tails have the header of a block", self.zpool),
+        };
         let mut text = format!(
-            "chain size {}, chain rule {}, handle header {}\n\n\
-             {:>5} {:>10} {:>6} {:>8} {:>11} {:>8} {:>13}\n",
-            self.chain_size,
-            self.chain_rule,
-            self.handle_header,
-            "index",
-            "slot bytes",
-            "pages",
-            "objects",
-            "tail bytes",
-            "tail %",
-            "object bytes",
+            "{head}\n\n{:>5} {:>10} {:>6} {:>8} {:>11} {:>8} {:>13}\n",
+            "index", "slot bytes", "pages", "objects", "tail bytes", "tail %", "object bytes",
         );
         for row in &self.classes {
             let served = format!("{}-{}", row.object_bytes_min, row.object_bytes_max);
@@ -140,12 +176,19 @@ impl Report {
             )
             .expect("a string takes all");
         }
+        let end = match &self.zsmalloc {
+            Some(Zsmalloc { huge_bytes, .. }) => {
+                format!("huge: from {huge_bytes} bytes on, an object takes a whole page")
+            }
+            None => "an object is shorter than its slot".to_owned(),
+        };
+        let max = self.classes.last().map_or(0, |row| row.object_bytes_max);
         writeln!(
             text,
-            "\nclasses: {}\nhuge: from {} bytes on, an object takes a whole page\n\
-             mean waste of objects of 1 to {PAGE_SIZE} bytes: {:.1} bytes of the slot, \
+            "\nclasses: {}\n{end}\n\
+             mean waste of objects of 1 to {max} bytes: {:.1} bytes of the slot, \
              {:.1} with its share of the tail",
-            self.class_count, self.huge_bytes, self.mean_slot_waste_bytes, self.mean_waste_bytes,
+            self.class_count, self.mean_slot_waste_bytes, self.mean_waste_bytes,
         )
         .expect("a string takes all");
         text
@@ -166,5 +209,14 @@ impl Row {
             object_bytes_min: PAGE_SIZE,
             object_bytes_max: 0,
         }
+    }
+}
+
+/// An allocator with size classes.
+fn parse_zpool(name: &str) -> Result<ZpoolKind, String> {
+    match name.parse() {
+        Ok(zpool @ (ZpoolKind::Zsmalloc | ZpoolKind::Zblock)) => Ok(zpool),
+        Ok(zpool) => Err(format!("{zpool} has no size classes; one of: zsmalloc, zblock")),
+        Err(error) => Err(UnknownName::to_string(&error)),
     }
 }

@@ -114,7 +114,7 @@ pub(super) struct Compare {
     )]
     seed: u64,
 
-    /// Allocators; the base is zsmalloc [default: zsmalloc,zbud,z3fold]
+    /// zsmalloc (the base), zbud, z3fold, zblock [default: the first three]
     #[arg(
         long,
         help_heading = "Comparison",

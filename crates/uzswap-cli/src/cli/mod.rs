@@ -82,7 +82,7 @@ enum Command {
     Top(top::Top),
     /// Write the pages of a process, a command or a file to a page set
     Capture(capture::Capture),
-    /// Print the size classes of zsmalloc and their waste
+    /// Print the size classes of zsmalloc or zblock, and their waste
     Classes(classes::Classes),
     /// Print the contents of a snapshot of a store
     Stat(stat::Stat),

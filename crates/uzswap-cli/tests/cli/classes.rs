@@ -60,9 +60,28 @@ fn handles_beside_the_objects_serve_a_whole_slot() {
 }
 
 #[test]
+fn the_types_of_zblock_have_a_table_of_their_own() {
+    let text = stdout(&["--zpool", "zblock"]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "types of zblock; tails have the header of a block");
+    let fields =
+        |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
+    assert_eq!(fields(lines[3]), ["0", "144", "1", "28", "64", "1.56", "1-143"]);
+    assert_eq!(fields(lines[36 + 3]), ["36", "4080", "4", "4", "64", "0.39", "3632-4079"]);
+    assert_eq!(lines[37 + 4..37 + 6], ["classes: 37", "an object is shorter than its slot"]);
+    assert!(lines[37 + 6].starts_with("mean waste of objects of 1 to 4079 bytes"), "{text}");
+
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout(&["--zpool=zblock", "--json"])).expect("JSON");
+    assert_eq!((&json["zpool"], &json["class_count"]), (&"zblock".into(), &37.into()));
+    assert!(json.get("chain_size").is_none() && json.get("huge_bytes").is_none());
+}
+
+#[test]
 fn json_has_the_same_figures() {
     let text = stdout(&["--json", "--chain-size=16"]);
     let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(json["zpool"], "zsmalloc");
     assert_eq!(json["chain_size"], 16);
     assert_eq!(json["chain_rule"], "least-waste");
     assert_eq!(json["handle_header"], "in-object");
@@ -89,6 +108,8 @@ fn bad_values_are_refused_with_exit_code_2() {
         (["--chain-rule", "best"], "unknown chain rule 'best'; one of: used-percent, least-waste"),
         (["--handle-header", "out"], "unknown handle header 'out'; one of: in-object, beside"),
         (["--chain-sizes", "8"], "unexpected argument"),
+        (["--zpool", "zbud"], "zbud has no size classes; one of: zsmalloc, zblock"),
+        (["--zpool", "slab"], "unknown zpool 'slab'"),
     ] {
         let output = output(&arguments);
         let stderr = String::from_utf8_lossy(&output.stderr);
