@@ -41,7 +41,7 @@ pub(crate) struct PageStore {
 /// Why the store does not keep a page.
 #[derive(Debug)]
 pub(crate) enum NotStored {
-    /// The page is too large for the pool: zbud takes no whole page.
+    /// The page is too large for the pool: zbud and zblock take no whole page.
     DoesNotShrink,
     /// In words.
     Failed(String),
