@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Churn replaces random objects, 20 for each object in the pool. A round frees a random half and
-//! fills the pool again; there are figures of the last half and of the end. New objects have lengths
-//! of the list, drawn at random.
+//! fills the pool again; there are figures of the last half and of the end. Lengths of new objects
+//! are drawn from the list.
 //!
 //! Objects that an allocator refuses count as 4096 bytes of payload and of pool. zsmalloc comes a
 //! second time, compacted before each figure.

@@ -8,17 +8,17 @@
 //!                     |-- objects go here, new blocks too      '-- full ones, once a slot is free
 //! ```
 //!
-//! The kernel never had this allocator: v4 of April 2025 was not merged. Types, lists and the choice
-//! of a block are those of v4, by reading, so the same calls should give as many blocks. Two of its
-//! properties show in the sizes:
+//! The kernel never had this allocator: v4 of April 2025 was not merged. Types, lists and the
+//! choice of a block are those of v4, by reading, so the same calls should give as many blocks. Two
+//! of its properties show in the sizes:
 //!
 //! - an object is shorter than its slot: one of exactly the slot's bytes goes one type up;
 //! - the largest slot has 4080 bytes. The original takes an object of 4080 bytes and looks for its
 //!   type past the table; here it is refused.
 //!
 //! The description of a block is in a table of its type, not in the block's first 48 bytes. These
-//! bytes stay unused, so a block has the same capacity as there. Nothing ever moves: a block goes back
-//! when its last object does. Each type has a lock, and a handle says which type it is.
+//! bytes stay unused, so a block has the same capacity as there. Nothing ever moves: a block goes
+//! back when its last object does. Each type has a lock, and a handle says which type it is.
 //!
 //! - K1: a slot's bit is set if and only if the slot holds an object. One handle names each of
 //!   these slots, and every handle names one of them.
