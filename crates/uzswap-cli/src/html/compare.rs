@@ -242,13 +242,15 @@ impl CompressedLengths {
             let bars = vec![
                 bar("pages", whole),
                 bar("same-filled", kind.same_filled_pages * PAGE_SIZE as u64),
+                bar("copies of others", kind.duplicate_pages * PAGE_SIZE as u64),
                 bar("compressed", kind.compressed_bytes),
             ];
             Group { name: kind.kind.clone(), bars }
         });
         let kinds = bars(
             &format!("Bytes by kind of mapping, {}", self.compressor),
-            "All pages, the same-filled ones among them, and the others once compressed.",
+            "All pages; the same-filled ones and the copies of others among them; all but the \
+             same-filled ones once compressed.",
             Unit::Bytes,
             ("bytes", None),
             &groups.collect::<Vec<_>>(),

@@ -2,7 +2,7 @@
 
 use super::format::{
     Column, Screen, against, counted, explained, fact, fitted, histograms, in_brief, listed, mib,
-    nanoseconds, section, statistics, thousands, wrapped,
+    nanoseconds, section, share, statistics, thousands, wrapped,
 };
 use super::summary::against_base;
 use super::{
@@ -92,6 +92,7 @@ fn header(report: &Report, screen: Screen) -> String {
     if let Some(sample) = &corpus.sample {
         text += &fact("sample", &whole::sample_in_words(sample));
     }
+    text += &duplicates(report);
     for note in &corpus.notes {
         text += &fact("", note);
     }
@@ -100,6 +101,21 @@ fn header(report: &Report, screen: Screen) -> String {
     }
     text += &access_section::settings(report);
     text + &machine(&report.envelope.machine) + "\n"
+}
+
+/// Pages that one copy could stand for, if there are any.
+fn duplicates(report: &Report) -> String {
+    let Some(lengths) = report.compressed_lengths.first() else { return String::new() };
+    let pages = lengths.kinds.iter().map(|kind| kind.duplicate_pages).sum();
+    if pages == 0 {
+        return String::new();
+    }
+    let of_sample = match report.corpus.sample {
+        Some(_) => "; pages beyond the sample are not compared",
+        None => "",
+    };
+    let share = share(pages, report.corpus.pages);
+    fact("equal", &format!("{} pages ({share}) are copies of others{of_sample}", thousands(pages)))
 }
 
 /// The settings that all combinations share.
