@@ -10,6 +10,7 @@ pub(crate) mod slots;
 pub(crate) mod writeback;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::account::sample::StoreUsage;
@@ -36,7 +37,12 @@ pub(crate) struct PageStore {
     density: Option<Density>,
     /// Records stores, loads and frees.
     recorder: Option<Recorder>,
+    /// Pages that left the store since units were last split.
+    left: AtomicU64,
 }
+
+/// Pages that leave before units are split, at least: 16 MiB.
+const SPLIT_AFTER: u64 = 1 << 12; // 4096
 
 /// Why the store does not keep a page.
 #[derive(Debug)]
@@ -55,7 +61,8 @@ impl PageStore {
         recorder: Option<Recorder>,
     ) -> PageStore {
         let (slots, released) = (Slots::new(zswap.options().unit_pages), Arc::default());
-        PageStore { zswap, slots, released, write_back, density, recorder }
+        let left = AtomicU64::new(0);
+        PageStore { zswap, slots, released, write_back, density, recorder, left }
     }
 
     /// Stores a page; its slot.
@@ -239,7 +246,21 @@ impl PageStore {
                 self.slots.free(slot);
             }
         }
+        self.split_units(freed);
         Some((freed, start.elapsed()))
+    }
+
+    /// Splits units, once half as many pages have left as are in units: the bytes of pages that
+    /// left stay in the pool until then.
+    fn split_units(&self, freed: u64) {
+        let left = self.left.fetch_add(freed, Ordering::Relaxed) + freed;
+        if self.zswap.options().unit_pages > 1
+            && left >= SPLIT_AFTER
+            && left >= self.zswap.counters().unit_pages / 2
+        {
+            self.zswap.compact();
+            self.left.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Recompresses some pages, if the pool takes enough of the limit for the second compressor.
@@ -354,6 +375,28 @@ mod tests {
         named.into_iter().for_each(|slot| store.release(slot));
         assert_eq!(store.free_released().map(|(pages, _)| pages), Some(12));
         assert_eq!((store.usage().slots, store.zswap().zpool().stats().objects), (0, 0));
+    }
+
+    #[test]
+    fn units_are_split_once_half_of_their_pages_have_left() {
+        let options = ZswapOptions::bare().unit_pages(4);
+        let store = PageStore::new(Zswap::new(options).unwrap(), None, None, None);
+        let pages: Vec<Page> = (0..4).map(|number| page_of(number, true)).collect();
+        let mut slots = Vec::new();
+        for _ in 0..3000 {
+            store.store_all(&pages, &mut |_, slot| slots.push(slot.unwrap())).unwrap();
+        }
+        let counts = |share: usize| {
+            let leaving: Vec<u32> = slots.iter().skip(share).step_by(4).copied().collect();
+            leaving.into_iter().for_each(|slot| store.release(slot));
+            store.free_released();
+            let counters = store.zswap().counters();
+            (counters.split_units, counters.unit_pages)
+        };
+        assert_eq!(counts(0), (0, 9000));
+        assert_eq!(counts(1), (3000, 0));
+        let (mut found, last) = ([0; PAGE_SIZE], slots[slots.len() - 1]);
+        assert!(store.load(last, &mut found).is_ok() && found == pages[3]);
     }
 
     #[test]

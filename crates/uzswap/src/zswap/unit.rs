@@ -385,7 +385,8 @@ impl Zswap {
                     };
                     let mut keys = unit_keys(key, unit_pages).filter(is_here);
                     let is_first = keys.next() == Some(key);
-                    if is_first && 2 * (1 + keys.count() as u64) <= unit_pages {
+                    let is_sparse = is_first && 2 * (1 + keys.count() as u64) <= unit_pages;
+                    if is_sparse && sparse.try_reserve(1).is_ok() {
                         sparse.push(key);
                     }
                 }
