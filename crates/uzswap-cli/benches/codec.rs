@@ -21,6 +21,7 @@ use uzswap::compressor::{Compressor, CompressorKind, OUTPUT_BYTES};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::random::SplitMix64;
 use uzswap::same_filled::SameFilled;
+use uzswap_sys::shuffle::{shuffle, unshuffle};
 
 /// Pages that a compressor takes before it is another's turn: under a millisecond for the fast.
 const TURN_PAGES: usize = 64;
@@ -48,6 +49,7 @@ fn main() {
         ("corpus, half zeros or more", half_zeros),
         ("made up, 90 % zeros in runs", pages_of_zeros(pages_max)),
     ];
+    measure_shuffle(&sets[0].1, rounds);
     for (name, pages) in sets {
         let pages = spread(pages, pages_max);
         if !pages.is_empty() {
@@ -144,6 +146,23 @@ fn measure(name: &str, pages: &[Page], codecs: &[Box<dyn Compressor>], rounds: u
             ratio(&contender.decompress_ns, &base.decompress_ns),
             bytes as f64 * 100.0 / (pages.len() * PAGE_SIZE) as f64,
         );
+    }
+}
+
+/// Cost of the byte shuffle and of the way back: of the fastest round, as both always do the same.
+fn measure_shuffle(pages: &[Page], rounds: usize) {
+    let mut page = [0; PAGE_SIZE];
+    for (name, way) in [("shuffle", shuffle as fn(&[u8], &mut [u8])), ("unshuffle", unshuffle)] {
+        let round = |pages: &[Page]| {
+            let taken = time(pages, |from| {
+                way(from, &mut page);
+                black_box(&page);
+            });
+            taken as f64 / pages.len() as f64
+        };
+        // In cache, as a compressor leaves them.
+        let ns = pages.chunks(TURN_PAGES).cycle().take(rounds * TURN_PAGES).map(round);
+        println!("{name}: {:.1} ns/page", ns.fold(f64::INFINITY, f64::min));
     }
 }
 

@@ -15,7 +15,8 @@
 //!                           foreign                            closes descriptors of strangers
 //!  files                    files, held_folder, mounts, uring  a backing file, a run's folder
 //!  the kernel's swap        swap                               areas, loop devices
-//!  computation              lz4, simd, rb_node, cycles         C, vectors, links, a clock
+//!  computation              lz4, simd, shuffle, rb_node,       C, vectors, links,
+//!                           cycles                             a clock
 //!  terminal                 stderr, escape                     messages
 //! ```
 
@@ -42,6 +43,7 @@ pub mod process;
 pub mod process_memory;
 pub mod ptrace;
 pub mod rb_node;
+pub mod shuffle;
 pub mod signals;
 pub mod simd;
 pub mod spawn;

@@ -1,0 +1,296 @@
+//! The byte shuffle of 8-byte words, and back: byte i of each word together, as Blosc's filter.
+//!
+//! ```text
+//!  words   a0 a1 .. a7 | b0 b1 .. b7 | c0 ..
+//!  lanes   a0 b0 c0 .. | a1 b1 c1 .. | ..      one lane a byte of the word
+//! ```
+//!
+//! Pointers, lengths and small numbers share their upper bytes with their neighbours. A compressor
+//! that matches strings of bytes finds these in the lanes, and hardly in the words.
+//!
+//! 16 words are eight vectors of 16 bytes. A round interleaves the bytes of pairs of vectors. Of a
+//! byte's place, seven bits, it moves the highest bit inside the vector to the vector's number, and
+//! one bit of that number to the lowest place:
+//!
+//! ```text
+//!  number of the vector | place in it          number | place
+//!        w3 w2 w1       | w0 b2 b1 b0   words  b2 b1 b0 | w3 w2 w1 w0   lanes
+//! ```
+//!
+//! Four rounds shuffle, three rounds go back. AVX2 does the same in both halves of its vectors.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_storeu_si128};
+
+/// Bytes that one step of the widest implementation takes: 32 words.
+pub const STEP_BYTES: usize = 256;
+
+const LANES: usize = 8;
+
+/// Writes the lanes of `words` to `lanes`.
+///
+/// # Panics
+///
+/// If the lengths differ, or are no multiple of [`STEP_BYTES`].
+#[inline]
+pub fn shuffle(words: &[u8], lanes: &mut [u8]) {
+    check(words, lanes);
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has the one feature that the function needs.
+        return unsafe { avx2::shuffle(words, lanes) };
+    }
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has SSE2.
+    unsafe {
+        sse2::shuffle(words, lanes);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    portable::shuffle(words, lanes);
+}
+
+/// Writes the words of which [`shuffle`] made `lanes`.
+///
+/// # Panics
+///
+/// As [`shuffle`].
+#[inline]
+pub fn unshuffle(lanes: &[u8], words: &mut [u8]) {
+    check(lanes, words);
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has the one feature that the function needs.
+        return unsafe { avx2::unshuffle(lanes, words) };
+    }
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has SSE2.
+    unsafe {
+        sse2::unshuffle(lanes, words);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    portable::unshuffle(lanes, words);
+}
+
+fn check(from: &[u8], to: &[u8]) {
+    assert_eq!(from.len(), to.len(), "a shuffle keeps the length");
+    assert!(from.len().is_multiple_of(STEP_BYTES), "{} bytes are no whole steps", from.len());
+}
+
+/// 16 bytes as a vector.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "sse2")]
+fn load(bytes: &[u8; 16]) -> __m128i {
+    // SAFETY: the array is as long as the vector; the load needs no alignment.
+    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+}
+
+/// A vector as 16 bytes.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "sse2")]
+fn store(vector: __m128i, bytes: &mut [u8; 16]) {
+    // SAFETY: the array is as long as the vector; the store needs no alignment.
+    unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), vector) }
+}
+
+/// A module of the rounds. A vector of this kind is `$halves` vectors of 16 bytes, which `$join`
+/// and `$split` put together and take apart.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_vectors {
+    ($module:ident, $feature:literal, $vector:ident, $halves:literal, $low:ident, $high:ident,
+     $join:expr, $split:expr) => {
+        mod $module {
+            use std::arch::x86_64::*;
+            use std::array::from_fn;
+
+            use super::{LANES, load, store};
+
+            /// Interleaves each pair of vectors whose numbers differ in `BIT` alone.
+            // A parameter: with a loop over the bits, the vectors would be in memory.
+            #[target_feature(enable = $feature)]
+            #[inline]
+            fn round<const BIT: usize>(vectors: [$vector; LANES]) -> [$vector; LANES] {
+                from_fn(|number| {
+                    let (a, b) = (vectors[number & !BIT], vectors[number | BIT]);
+                    if number & BIT == 0 { $low(a, b) } else { $high(a, b) }
+                })
+            }
+
+            #[target_feature(enable = $feature)]
+            pub(super) fn shuffle(words: &[u8], lanes: &mut [u8]) {
+                let lane_halves = lanes.len() / LANES / 16;
+                let ((words, _), (lanes, _)) = (words.as_chunks(), lanes.as_chunks_mut());
+                for (step, words) in words.chunks_exact(LANES * $halves).enumerate() {
+                    let half_of = |number, half| load(&words[LANES * half + number]);
+                    let vectors = from_fn(|number| $join(from_fn(|half| half_of(number, half))));
+                    // w3, w2, w1, and w0 where w3 was.
+                    let vectors = round::<4>(round::<1>(round::<2>(round::<4>(vectors))));
+                    for (number, vector) in vectors.into_iter().enumerate() {
+                        let lane = number << 1 & 6 | number >> 2; // the bits are b0 b2 b1
+                        let lane = &mut lanes[lane * lane_halves + step * $halves..][..$halves];
+                        for (half, to) in $split(vector).into_iter().zip(lane) {
+                            store(half, to);
+                        }
+                    }
+                }
+            }
+
+            #[target_feature(enable = $feature)]
+            pub(super) fn unshuffle(lanes: &[u8], words: &mut [u8]) {
+                let lane_halves = lanes.len() / LANES / 16;
+                let ((lanes, _), (words, _)) = (lanes.as_chunks(), words.as_chunks_mut());
+                for (step, words) in words.chunks_exact_mut(LANES * $halves).enumerate() {
+                    let half_of =
+                        |lane, half| load(&lanes[lane * lane_halves + step * $halves + half]);
+                    let vectors = from_fn(|lane| $join(from_fn(|half| half_of(lane, half))));
+                    let vectors = round::<1>(round::<2>(round::<4>(vectors)));
+                    for (number, vector) in vectors.into_iter().enumerate() {
+                        for (place, half) in $split(vector).into_iter().enumerate() {
+                            store(half, &mut words[LANES * place + number]);
+                        }
+                    }
+                }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+with_vectors!(
+    sse2,
+    "sse2",
+    __m128i,
+    1,
+    _mm_unpacklo_epi8,
+    _mm_unpackhi_epi8,
+    |[all]: [__m128i; 1]| all,
+    |all: __m128i| [all]
+);
+
+#[cfg(target_arch = "x86_64")]
+with_vectors!(
+    avx2,
+    "avx2",
+    __m256i,
+    2,
+    _mm256_unpacklo_epi8,
+    _mm256_unpackhi_epi8,
+    |[low, high]: [__m128i; 2]| _mm256_set_m128i(high, low),
+    |all: __m256i| [_mm256_castsi256_si128(all), _mm256_extracti128_si256::<1>(all)]
+);
+
+/// For other processors, and the twin of the tests: byte by byte.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+mod portable {
+    use super::LANES;
+
+    pub(super) fn shuffle(words: &[u8], lanes: &mut [u8]) {
+        let (words, _) = words.as_chunks::<LANES>();
+        for (byte, lane) in lanes.chunks_exact_mut(words.len().max(1)).enumerate() {
+            lane.iter_mut().zip(words).for_each(|(to, word)| *to = word[byte]);
+        }
+    }
+
+    pub(super) fn unshuffle(lanes: &[u8], words: &mut [u8]) {
+        let (words, _) = words.as_chunks_mut::<LANES>();
+        for (byte, lane) in lanes.chunks_exact(words.len().max(1)).enumerate() {
+            lane.iter().zip(&mut *words).for_each(|(from, word)| word[byte] = *from);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    type Way = fn(&[u8], &mut [u8]);
+
+    /// Those that this processor runs, each with its name and its way back.
+    fn ways() -> Vec<(&'static str, Way, Way)> {
+        let mut ways: Vec<(_, Way, Way)> = vec![
+            ("portable", portable::shuffle, portable::unshuffle),
+            ("chosen", shuffle, unshuffle),
+        ];
+        #[cfg(target_arch = "x86_64")]
+        {
+            ways.push((
+                "sse2",
+                // SAFETY: every x86-64 has SSE2.
+                |from, to| unsafe { sse2::shuffle(from, to) },
+                // SAFETY: every x86-64 has SSE2.
+                |from, to| unsafe { sse2::unshuffle(from, to) },
+            ));
+            if is_x86_feature_detected!("avx2") {
+                ways.push((
+                    "avx2",
+                    // SAFETY: looked at just above.
+                    |from, to| unsafe { avx2::shuffle(from, to) },
+                    // SAFETY: looked at just above.
+                    |from, to| unsafe { avx2::unshuffle(from, to) },
+                ));
+            }
+        }
+        ways
+    }
+
+    /// Byte i of word j is in lane i, at j: of any length, and where both ways are the identity
+    /// nothing would show.
+    #[test]
+    fn each_byte_alone_goes_to_its_lane_and_back() {
+        for (name, shuffle, unshuffle) in ways() {
+            for bytes in [STEP_BYTES, PAGE, 4 * PAGE] {
+                let step = if bytes > PAGE { 61 } else { 1 }; // each lane, and each bit of a place
+                let (mut words, mut lanes, mut back) =
+                    (vec![0; bytes], vec![0xaa; bytes], vec![0xaa; bytes]);
+                for place in (0..bytes).step_by(step) {
+                    words[place] = 0xff;
+                    shuffle(&words, &mut lanes);
+                    let expected = place % 8 * (bytes / 8) + place / 8;
+                    assert_eq!(lanes[expected], 0xff, "{name}: byte {place} of {bytes}");
+                    assert_eq!(lanes.iter().filter(|&&byte| byte != 0).count(), 1, "{name}");
+                    unshuffle(&lanes, &mut back);
+                    assert!(back == words, "{name}: byte {place} of {bytes}");
+                    words[place] = 0;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_ways_make_the_same_of_random_bytes() {
+        let mut state = 1_u64;
+        for round in 0..64 {
+            let bytes = STEP_BYTES * (round % 33);
+            let mut words = vec![0; bytes];
+            for byte in &mut words {
+                // Knuth's multiplier.
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                *byte = (state >> 56) as u8;
+            }
+            let (mut expected, mut expected_back) = (vec![0; bytes], vec![0; bytes]);
+            portable::shuffle(&words, &mut expected);
+            portable::unshuffle(&words, &mut expected_back);
+            for (name, shuffle, unshuffle) in ways() {
+                let mut to = vec![0; bytes];
+                shuffle(&words, &mut to);
+                assert!(to == expected, "{name}: {bytes} bytes");
+                // Any bytes are lanes.
+                unshuffle(&words, &mut to);
+                assert!(to == expected_back, "{name}: {bytes} bytes");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "4095 bytes are no whole steps")]
+    fn a_part_of_a_step_is_refused() {
+        shuffle(&[0; PAGE - 1], &mut [0; PAGE - 1]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a shuffle keeps the length")]
+    fn other_lengths_are_refused() {
+        unshuffle(&[0; PAGE], &mut [0; 2 * PAGE]);
+    }
+}
