@@ -71,6 +71,37 @@ pub fn unshuffle(lanes: &[u8], words: &mut [u8]) {
     portable::unshuffle(lanes, words);
 }
 
+/// Bytes and half words of a page that are the same as in the word before: what lanes gain, and
+/// what a compressor finds without them. The first [`UNCOUNTED`] words do not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Repeats {
+    /// Bytes of each lane, 0 to 508.
+    pub lanes: [u16; LANES],
+    /// Half words, 0 to 1016.
+    pub halves: u16,
+    /// Half words that are zero, whatever is before them, 0 to 1016.
+    pub zeros: u16,
+}
+
+/// Words at the start of a page that [`repeats`] leaves out: of one vector. With them a byte would
+/// not hold the count of the narrower vectors.
+pub const UNCOUNTED: usize = 4;
+
+/// Counts the repeats of a page.
+#[inline]
+pub fn repeats(page: &[u8; 4096]) -> Repeats {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has the one feature that the function needs.
+        return unsafe { avx2::repeats(page) };
+    }
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has SSE2.
+    return unsafe { sse2::repeats(page) };
+    #[cfg(not(target_arch = "x86_64"))]
+    portable::repeats(page)
+}
+
 fn check(from: &[u8], to: &[u8]) {
     assert_eq!(from.len(), to.len(), "a shuffle keeps the length");
     assert!(from.len().is_multiple_of(STEP_BYTES), "{} bytes are no whole steps", from.len());
@@ -97,12 +128,13 @@ fn store(vector: __m128i, bytes: &mut [u8; 16]) {
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_vectors {
     ($module:ident, $feature:literal, $vector:ident, $halves:literal, $low:ident, $high:ident,
+     $same_bytes:ident, $same_halves:ident, $minus_bytes:ident, $minus_halves:ident, $zero:ident,
      $join:expr, $split:expr) => {
         mod $module {
             use std::arch::x86_64::*;
             use std::array::from_fn;
 
-            use super::{LANES, load, store};
+            use super::{LANES, Repeats, UNCOUNTED, load, store};
 
             /// Interleaves each pair of vectors whose numbers differ in `BIT` alone.
             // A parameter: with a loop over the bits, the vectors would be in memory.
@@ -150,6 +182,42 @@ macro_rules! with_vectors {
                     }
                 }
             }
+
+            #[target_feature(enable = $feature)]
+            pub(super) fn repeats(page: &[u8; 4096]) -> Repeats {
+                let (mut bytes, mut halves, mut zeros) = ($zero(), $zero(), $zero());
+                let ((these, _), (before, _)) = (
+                    page[8 * UNCOUNTED..].as_chunks::<{ 16 * $halves }>(),
+                    page[8 * (UNCOUNTED - 1)..].as_chunks::<{ 16 * $halves }>(),
+                );
+                let vector = |from: &[u8; 16 * $halves]| {
+                    let (parts, _) = from.as_chunks::<16>();
+                    $join(from_fn(|half| load(&parts[half])))
+                };
+                for (these, before) in these.iter().zip(before) {
+                    let (these, before) = (vector(these), vector(before));
+                    // A comparison makes -1 of what is the same.
+                    bytes = $minus_bytes(bytes, $same_bytes(these, before));
+                    halves = $minus_halves(halves, $same_halves(these, before));
+                    zeros = $minus_halves(zeros, $same_halves(these, $zero()));
+                }
+                let parts = |vector| {
+                    $split(vector).map(|half| {
+                        let mut to = [0; 16];
+                        store(half, &mut to);
+                        to
+                    })
+                };
+                let mut lanes = [0; LANES];
+                for (place, &count) in parts(bytes).as_flattened().iter().enumerate() {
+                    lanes[place % LANES] += u16::from(count);
+                }
+                let sum = |counts| {
+                    // At most 254 each, in 4 bytes of which the lowest comes first.
+                    parts(counts).as_flattened().iter().map(|&byte| u16::from(byte)).sum()
+                };
+                Repeats { lanes, halves: sum(halves), zeros: sum(zeros) }
+            }
         }
     };
 }
@@ -162,6 +230,11 @@ with_vectors!(
     1,
     _mm_unpacklo_epi8,
     _mm_unpackhi_epi8,
+    _mm_cmpeq_epi8,
+    _mm_cmpeq_epi32,
+    _mm_sub_epi8,
+    _mm_sub_epi32,
+    _mm_setzero_si128,
     |[all]: [__m128i; 1]| all,
     |all: __m128i| [all]
 );
@@ -174,6 +247,11 @@ with_vectors!(
     2,
     _mm256_unpacklo_epi8,
     _mm256_unpackhi_epi8,
+    _mm256_cmpeq_epi8,
+    _mm256_cmpeq_epi32,
+    _mm256_sub_epi8,
+    _mm256_sub_epi32,
+    _mm256_setzero_si256,
     |[low, high]: [__m128i; 2]| _mm256_set_m128i(high, low),
     |all: __m256i| [_mm256_castsi256_si128(all), _mm256_extracti128_si256::<1>(all)]
 );
@@ -181,7 +259,22 @@ with_vectors!(
 /// For other processors, and the twin of the tests: byte by byte.
 #[cfg(any(test, not(target_arch = "x86_64")))]
 mod portable {
-    use super::LANES;
+    use super::{LANES, Repeats, UNCOUNTED};
+
+    pub(super) fn repeats(page: &[u8; 4096]) -> Repeats {
+        let mut counts = Repeats { lanes: [0; LANES], halves: 0, zeros: 0 };
+        let (words, _) = page.as_chunks::<LANES>();
+        for pair in words[UNCOUNTED - 1..].windows(2) {
+            for (lane, count) in counts.lanes.iter_mut().enumerate() {
+                *count += u16::from(pair[0][lane] == pair[1][lane]);
+            }
+            for half in [0..4, 4..8] {
+                counts.halves += u16::from(pair[0][half.clone()] == pair[1][half.clone()]);
+                counts.zeros += u16::from(pair[1][half] == [0; 4]);
+            }
+        }
+        counts
+    }
 
     pub(super) fn shuffle(words: &[u8], lanes: &mut [u8]) {
         let (words, _) = words.as_chunks::<LANES>();
@@ -234,6 +327,16 @@ mod tests {
         ways
     }
 
+    /// Random bytes.
+    fn random() -> impl FnMut() -> u8 {
+        let mut state = 1_u64;
+        move || {
+            // Knuth's multiplier.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        }
+    }
+
     /// Byte i of word j is in lane i, at j: of any length, and where both ways are the identity
     /// nothing would show.
     #[test]
@@ -259,15 +362,11 @@ mod tests {
 
     #[test]
     fn all_ways_make_the_same_of_random_bytes() {
-        let mut state = 1_u64;
+        let mut random = random();
         for round in 0..64 {
             let bytes = STEP_BYTES * (round % 33);
             let mut words = vec![0; bytes];
-            for byte in &mut words {
-                // Knuth's multiplier.
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                *byte = (state >> 56) as u8;
-            }
+            words.fill_with(&mut random);
             let (mut expected, mut expected_back) = (vec![0; bytes], vec![0; bytes]);
             portable::shuffle(&words, &mut expected);
             portable::unshuffle(&words, &mut expected_back);
@@ -280,6 +379,43 @@ mod tests {
                 assert!(to == expected_back, "{name}: {bytes} bytes");
             }
         }
+    }
+
+    /// Pages of words that are the same as the one before, zero, or alike in some bytes.
+    #[test]
+    fn all_ways_count_the_same_repeats() {
+        let mut ways: Vec<(_, fn(&[u8; PAGE]) -> Repeats)> = vec![("chosen", repeats)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            // SAFETY: every x86-64 has SSE2.
+            ways.push(("sse2", |page| unsafe { sse2::repeats(page) }));
+            if is_x86_feature_detected!("avx2") {
+                // SAFETY: looked at just above.
+                ways.push(("avx2", |page| unsafe { avx2::repeats(page) }));
+            }
+        }
+        let mut random = random();
+        for round in 0..200 {
+            let mut page = [round as u8; PAGE];
+            for at in (8..PAGE).step_by(4) {
+                let draw = random();
+                match (u64::from(draw) + round) % 4 {
+                    0 => page[at..at + 4].fill(0),
+                    1 => page.copy_within(at - 8..at - 4, at),
+                    _ => page[at + usize::from(draw / 64)] = draw,
+                }
+            }
+            for whole in [page, [0; PAGE], [1; PAGE]] {
+                let expected = portable::repeats(&whole);
+                for (name, repeats) in &ways {
+                    assert_eq!(repeats(&whole), expected, "{name}");
+                }
+            }
+        }
+        let all = 512 - UNCOUNTED as u16;
+        let same = |zeros| Repeats { lanes: [all; LANES], halves: 2 * all, zeros };
+        assert_eq!(portable::repeats(&[1; PAGE]), same(0));
+        assert_eq!(portable::repeats(&[0; PAGE]), same(2 * all));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::planted_bugs::PlantedBug;
 use super::world::{Disk, FailingIndex, LyingCompressor, RottingPool, World};
 use uzswap::backing::Submission;
 use uzswap::budget::{Budget, Counted};
-use uzswap::compressor::{Compressor, CompressorKind, Dual};
+use uzswap::compressor::{CompressorKind, Filter};
 use uzswap::index::IndexKind;
 use uzswap::page::{PAGE_SIZE, PageKey};
 use uzswap::random::SplitMix64;
@@ -222,6 +222,10 @@ impl Plan {
         if plan.options.zpool == ZpoolKind::Z3fold && dice.one_in(2) {
             plan.options.zpool = ZpoolKind::Zblock;
         }
+        // With the tag of a filter, too.
+        if compressor != CompressorKind::None {
+            plan.options.filter = dice.of(&Filter::ALL);
+        }
         plan.suit(plant);
         plan
     }
@@ -252,6 +256,7 @@ impl Plan {
             PlantedBug::UncheckedObject => {
                 options.records = Some(RecordOptions::default().checksum(false));
                 (options.compressor, options.dense) = (CompressorKind::Lz4, None);
+                options.filter = Filter::None;
                 self.rates[Fault::ObjectRot.number()] = 30;
             }
             _ => {}
@@ -305,11 +310,8 @@ impl Plan {
 
     /// The compressor, as it fails.
     pub(super) fn compressor(&self, world: &Arc<World>) -> LyingCompressor {
-        let fast = self.options.compressor.build();
-        let compressor: Box<dyn Compressor> = match self.options.dense {
-            Some(dense) => Box::new(Dual::new(fast, dense.build())),
-            None => fast,
-        };
+        let dense = self.options.dense.map(CompressorKind::build);
+        let compressor = self.options.filter.before(self.options.compressor.build(), dense);
         LyingCompressor::new(Arc::clone(world), compressor)
     }
 
@@ -365,6 +367,7 @@ impl Plan {
             mapping: options.zsmalloc.mapping.name(),
             compressor: options.compressor.to_string(),
             dense: options.dense.map(|dense| dense.to_string()),
+            filter: options.filter.name(),
             index: options.index.name(),
             shards: options.shards,
             lru: options.records.map(|records| records.lru.name()),
@@ -390,6 +393,7 @@ pub struct Summary {
     mapping: &'static str,
     compressor: String,
     dense: Option<String>,
+    filter: &'static str,
     index: &'static str,
     shards: usize,
     lru: Option<&'static str>,

@@ -50,6 +50,7 @@ by_name!(
     crate::backing::Submission,
     crate::budget::Counted,
     crate::compressor::CompressorKind,
+    crate::compressor::Filter,
     crate::index::IndexKind,
     crate::same_filled::SameFilledCheck,
     crate::zpool::HostPages,

@@ -2,13 +2,14 @@
 //! primary and secondary algorithms, but that either may be asked at any time.
 //!
 //! ```text
-//!  | the object that one of them made | by which, and for which end |
+//!  | the object that one of them made | by which, for which end, and of the page's shuffle? |
 //! ```
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, fitting};
-use crate::page::{PAGE_SIZE, Page};
+use super::filter::{Filter, Part, SHUFFLED};
+use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat};
+use crate::page::Page;
 
 /// The fast one's.
 const FAST: u8 = 0;
@@ -28,8 +29,9 @@ const TRIES: u32 = 64;
 /// Two compressors. An object is a byte longer than that of the one that made it.
 #[derive(Debug)]
 pub struct Dual {
-    fast: Box<dyn Compressor>,
-    dense: Box<dyn Compressor>,
+    fast: Part,
+    dense: Part,
+    filter: Filter,
     /// Pages that were made dense.
     count: AtomicU32,
     /// Of how many more pages both objects are made.
@@ -39,7 +41,25 @@ pub struct Dual {
 impl Dual {
     /// Of a fast one, and one that leaves less.
     pub fn new(fast: Box<dyn Compressor>, dense: Box<dyn Compressor>) -> Dual {
-        Dual { fast, dense, count: AtomicU32::new(0), tries: AtomicU32::new(0) }
+        Dual::filtered(fast, dense, Filter::None)
+    }
+
+    /// The same, both of them behind a filter.
+    pub fn filtered(fast: Box<dyn Compressor>, dense: Box<dyn Compressor>, filter: Filter) -> Dual {
+        let (fast, dense) = (Part::new(fast, filter), Part::new(dense, filter));
+        Dual { fast, dense, filter, count: AtomicU32::new(0), tries: AtomicU32::new(0) }
+    }
+
+    /// The last byte of an object, and the bytes before.
+    fn tag_of<'a>(&self, object: &'a [u8]) -> Result<(u8, &'a [u8]), Corrupt> {
+        let Some((&tag, object)) = object.split_last() else {
+            return Err(Corrupt("the object is empty".to_owned()));
+        };
+        let which = if self.filter.is_none() { tag } else { tag & !SHUFFLED };
+        match which {
+            FAST | DENSE | SHORTER => Ok((tag, object)),
+            _ => Err(Corrupt(format!("the object names compressor {which}; expected 0, 1 or 2"))),
+        }
     }
 
     /// Whether both are to compress the next page. Threads may lose a count to each other.
@@ -52,58 +72,22 @@ impl Dual {
     }
 }
 
-/// Has one of them compress a page, and says which.
-fn compress(
-    compressor: &dyn Compressor,
-    which: u8,
-    page: &Page,
-    out: &mut [u8; OUTPUT_BYTES],
-) -> Result<usize, CompressError> {
-    let bytes = compressor.compress(page, out)?;
-    if !(1..=PAGE_SIZE).contains(&bytes) {
-        return Err(CompressError::of_length(bytes));
-    }
-    out[bytes] = which; // there is room for more than a page
-    fitting(bytes + 1)
-}
-
-/// Has one of them compress a unit, and says which.
-fn compress_unit(
-    compressor: &dyn Compressor,
-    which: u8,
-    pages: &[u8],
-    out: &mut [u8],
-) -> Result<usize, CompressError> {
-    let (last, room) = out.split_last_mut().ok_or(CompressError::TooBig)?;
-    let bytes = compressor.compress_unit(pages, room)?;
-    if !(1..=room.len()).contains(&bytes) {
-        return Err(CompressError::of_length(bytes));
-    }
-    *room.get_mut(bytes).unwrap_or(last) = which;
-    Ok(bytes + 1)
-}
-
-/// The error for an object that names none of the two.
-fn unnamed(object: Option<(&u8, &[u8])>) -> Corrupt {
-    match object {
-        Some((which, _)) => {
-            Corrupt(format!("the object names compressor {which}; expected 0, 1 or 2"))
-        }
-        None => Corrupt("the object is empty".to_owned()),
-    }
-}
-
 impl Compressor for Dual {
     fn name(&self) -> String {
-        format!("{}+{}", self.fast.name(), self.dense.name())
+        let [fast, dense] = [&self.fast, &self.dense].map(|part| part.compressor().name());
+        self.filter.name_of(&format!("{fast}+{dense}"))
     }
 
     fn format(&self) -> ObjectFormat {
-        ObjectFormat::Pair(Box::new((self.fast.format(), self.dense.format())))
+        let both = (self.fast.compressor().format(), self.dense.compressor().format());
+        match self.filter {
+            Filter::None => ObjectFormat::Pair(Box::new(both)),
+            Filter::Shuffle | Filter::Auto => ObjectFormat::FilteredPair(Box::new(both)),
+        }
     }
 
     fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
-        compress(&*self.fast, FAST, page, out)
+        self.fast.compress(FAST, page, out)
     }
 
     fn compress_densely(
@@ -111,12 +95,12 @@ impl Compressor for Dual {
         page: &Page,
         out: &mut [u8; OUTPUT_BYTES],
     ) -> Result<usize, CompressError> {
-        let dense = compress(&*self.dense, DENSE, page, out);
+        let dense = self.dense.compress(DENSE, page, out);
         if !self.tries_both() {
             return dense;
         }
         let mut other = [0; OUTPUT_BYTES];
-        match (dense, compress(&*self.fast, SHORTER, page, &mut other)) {
+        match (dense, self.fast.compress(SHORTER, page, &mut other)) {
             (Ok(dense), Ok(fast)) if dense <= fast => Ok(dense),
             (_, Ok(fast)) => {
                 self.tries.store(TRIES, Ordering::Relaxed);
@@ -128,34 +112,36 @@ impl Compressor for Dual {
     }
 
     fn is_dense(&self, object: &[u8]) -> bool {
-        object.last() != Some(&FAST)
+        object.last().is_none_or(|tag| tag & !SHUFFLED != FAST)
     }
 
     fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
-        match object.split_last() {
-            Some((&(FAST | SHORTER), object)) => self.fast.decompress(object, page),
-            Some((&DENSE, object)) => self.dense.decompress(object, page),
-            other => Err(unnamed(other)),
+        let (tag, object) = self.tag_of(object)?;
+        match tag & !SHUFFLED {
+            DENSE => self.dense.decompress(object, tag, page),
+            _ => self.fast.decompress(object, tag, page),
         }
     }
 
     fn unit_pages_max(&self) -> usize {
-        self.fast.unit_pages_max().min(self.dense.unit_pages_max())
+        let [fast, dense] =
+            [&self.fast, &self.dense].map(|part| part.compressor().unit_pages_max());
+        fast.min(dense)
     }
 
     fn compress_unit(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
-        compress_unit(&*self.fast, FAST, pages, out)
+        self.fast.compress_unit(FAST, pages, out)
     }
 
     fn compress_unit_densely(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
-        compress_unit(&*self.dense, DENSE, pages, out)
+        self.dense.compress_unit(DENSE, pages, out)
     }
 
     fn decompress_unit(&self, object: &[u8], pages: &mut [u8]) -> Result<(), Corrupt> {
-        match object.split_last() {
-            Some((&(FAST | SHORTER), object)) => self.fast.decompress_unit(object, pages),
-            Some((&DENSE, object)) => self.dense.decompress_unit(object, pages),
-            other => Err(unnamed(other)),
+        let (tag, object) = self.tag_of(object)?;
+        match tag & !SHUFFLED {
+            DENSE => self.dense.decompress_unit(object, tag, pages),
+            _ => self.fast.decompress_unit(object, tag, pages),
         }
     }
 }
@@ -165,6 +151,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::page::PAGE_SIZE;
 
     /// Makes objects of the length that the page's first byte says, tens of bytes, and counts.
     #[derive(Debug)]

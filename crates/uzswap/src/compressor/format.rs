@@ -5,18 +5,20 @@
 //!  zstd:1, zstd:19     zstd           it is zstd's, of any level
 //!  lzo, lzo-rle        lzo            it is LZO's: a stream says itself which of the two it is
 //!  lz4+zstd:3          (lz4, zstd)    it is this pair's: the last byte says which of the two
+//!  lz4~auto            filtered lz4   the same: the last byte says if it is of a shuffled page
+//!  lz4+zstd:3~auto     filtered (..)  the last byte says both
 //!  one of others       by its name    its name is the same
 //! ```
 //!
 //! Two compressors read each other's objects exactly if their formats are equal. Parameters that
-//! only the encoder uses (levels) are not part of a format; the tag of a pair is.
+//! only the encoder uses (levels, which filter) are not part of a format; a tag is.
 
 use std::fmt;
 
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
-use super::{Compressor, CompressorKind, Dual};
+use super::{Compressor, CompressorKind, Dual, Filter, Filtered};
 
 /// The format of a compressor's objects.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -33,8 +35,12 @@ pub enum ObjectFormat {
     Deflate,
     /// The page.
     None,
-    /// An object of the first or the second format, and a byte that says which: 0 or 1.
+    /// An object of the first or the second format, and a byte that says which: 0 to 2.
     Pair(Box<(ObjectFormat, ObjectFormat)>),
+    /// An object of this format, of the page or of its shuffle, and a byte that says which: 0 or 4.
+    Filtered(Box<ObjectFormat>),
+    /// As `Pair`, and 4 more in its byte where the object is of the page's shuffle.
+    FilteredPair(Box<(ObjectFormat, ObjectFormat)>),
     /// The format of a compressor of others, whose name no other compressor may have.
     Other(String),
 }
@@ -65,6 +71,13 @@ impl ObjectFormat {
             ObjectFormat::Pair(both) => {
                 return Some(Box::new(Dual::new(both.0.decoder()?, both.1.decoder()?)));
             }
+            ObjectFormat::Filtered(one) => {
+                return Some(Box::new(Filtered::new(one.decoder()?, Filter::Shuffle)));
+            }
+            ObjectFormat::FilteredPair(both) => {
+                let (fast, dense) = (both.0.decoder()?, both.1.decoder()?);
+                return Some(Box::new(Dual::filtered(fast, dense, Filter::Shuffle)));
+            }
             ObjectFormat::Other(_) => return None,
             #[allow(unreachable_patterns, reason = "with all features there are no others")]
             _ => return None,
@@ -74,7 +87,7 @@ impl ObjectFormat {
 
     /// Whether its objects have two degrees of density.
     pub(crate) fn is_pair(&self) -> bool {
-        matches!(self, ObjectFormat::Pair(_))
+        matches!(self, ObjectFormat::Pair(_) | ObjectFormat::FilteredPair(_))
     }
 }
 
@@ -87,6 +100,8 @@ impl fmt::Display for ObjectFormat {
             ObjectFormat::Deflate => f.write_str("deflate"),
             ObjectFormat::None => f.write_str("none"),
             ObjectFormat::Pair(both) => write!(f, "({}, {})", both.0, both.1),
+            ObjectFormat::Filtered(one) => write!(f, "filtered {one}"),
+            ObjectFormat::FilteredPair(both) => write!(f, "filtered ({}, {})", both.0, both.1),
             ObjectFormat::Other(name) => write!(f, "'{name}'"),
         }
     }
@@ -125,6 +140,9 @@ mod tests {
         for format in names.map(ObjectFormat::of_name) {
             assert_eq!(format.decoder().unwrap().format(), format);
             let nested = pair(format.clone(), pair(format.clone(), ObjectFormat::Lz4));
+            assert_eq!(nested.decoder().unwrap().format(), nested);
+            let both = Box::new((nested.clone(), ObjectFormat::Filtered(Box::new(nested))));
+            let nested = ObjectFormat::FilteredPair(both);
             assert_eq!(nested.decoder().unwrap().format(), nested);
             let json = serde_json::to_string(&nested).unwrap();
             assert_eq!(serde_json::from_str::<ObjectFormat>(&json).unwrap(), nested, "{json}");

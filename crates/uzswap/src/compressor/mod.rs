@@ -5,7 +5,9 @@
 #[cfg(feature = "deflate")]
 mod deflate;
 mod dual;
+mod filter;
 mod format;
+mod learned;
 mod lz4;
 #[cfg(feature = "lzo")]
 mod lzo;
@@ -17,6 +19,7 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use dual::Dual;
+pub use filter::{Filter, Filtered};
 pub use format::ObjectFormat;
 use thiserror::Error;
 

@@ -96,7 +96,7 @@ pub use writeback::Shrunk;
 
 use crate::backing::Backing;
 use crate::budget::{Budget, Counted};
-use crate::compressor::{CompressError, Compressor, Corrupt, Dual, OUTPUT_BYTES};
+use crate::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
 use crate::index::{Index, IndexError};
 use crate::page::{PAGE_SIZE, Page, PageKey};
 use crate::zpool::{Arena, Zpool, ZpoolError};
@@ -986,11 +986,8 @@ impl ZswapParts {
         let budget = Arc::new(Budget::new(options.max_pool_bytes, options.counted));
         let arena = Arc::new(Arena::on(budget, options.host_pages));
         let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
-        let compressor = options.compressor.build();
-        let compressor = match options.dense {
-            Some(dense) => Box::new(Dual::new(compressor, dense.build())),
-            None => compressor,
-        };
+        let dense = options.dense.map(CompressorKind::build);
+        let compressor = options.filter.before(options.compressor.build(), dense);
         Ok(ZswapParts { arena, zpool, compressor, backing: None })
     }
 }

@@ -5,7 +5,7 @@ use super::hysteresis::WhenFull;
 use super::lru::Lru;
 use super::{OBJECT_HEADER_MAX, Zswap};
 use crate::budget::Counted;
-use crate::compressor::{CompressorKind, UNIT_PAGES_MAX};
+use crate::compressor::{CompressorKind, Filter, UNIT_PAGES_MAX};
 use crate::index::IndexKind;
 use crate::named_enum::named;
 use crate::options::{OptionError, setters};
@@ -96,6 +96,8 @@ pub struct ZswapOptions {
     /// Pages of a unit, which [`super::Zswap::store_all`] compresses together: 1, 2, 4, 8 or 16,
     /// as far as the compressor takes them; 1 for none.
     pub unit_pages: usize,
+    /// The filter before them. Not with the compressor `none`, whose objects would be too long.
+    pub filter: Filter,
     /// The index of a shard.
     pub index: IndexKind,
     /// Shards, each an index with its own lock; a power of two. 64 are more than the threads that
@@ -139,6 +141,7 @@ impl Default for ZswapOptions {
             compressor: CompressorKind::Lz4,
             dense: None,
             unit_pages: 1,
+            filter: Filter::None,
             index: IndexKind::Radix,
             shards: 1 << 6,
             incompressible: Incompressible::Reject,
@@ -200,6 +203,7 @@ setters!(
     compressor: CompressorKind,
     dense: Option<CompressorKind>,
     unit_pages: usize,
+    filter: Filter,
     index: IndexKind,
     shards: usize,
     incompressible: Incompressible,

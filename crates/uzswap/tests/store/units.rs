@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use uzswap::backing::MemoryBacking;
-use uzswap::compressor::{Compressor, CompressorKind, Corrupt, OUTPUT_BYTES, UNIT_PAGES_MAX};
+use uzswap::compressor::{
+    Compressor, CompressorKind, Corrupt, Filter, OUTPUT_BYTES, UNIT_PAGES_MAX,
+};
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::random::SplitMix64;
 use uzswap::zpool::{Handle, UnknownHandle, Zpool, ZpoolError, ZpoolKind, ZpoolStats};
@@ -220,6 +222,7 @@ fn random_histories_hold_for_each_compressor_and_setting() {
             .records(records)
             .object_header_bytes(header_bytes)
             .incompressible(policy)
+            .filter(Filter::ALL[seed as usize % 3])
             .max_pool_bytes(if seed % 5 < 3 { u64::MAX } else { 40 << 12 });
         let mut zswap = setting.build().unwrap();
         let (blocks, is_objects) = (if seed % 4 == 1 { 40 } else { 1000 }, seed % 2 == 0);
@@ -442,8 +445,11 @@ fn objects_of_units_are_read_for_exactly_as_many_pages() {
     let names = ["lz4", "zstd:-5", "zstd:3", "deflate:6"];
     let mut compressors: Vec<Box<dyn Compressor>> =
         names.map(|name| name.parse::<CompressorKind>().unwrap().build()).into();
-    let [fast, dense] = ["lz4", "zstd"].map(|name| name.parse::<CompressorKind>().unwrap().build());
-    compressors.push(Box::new(uzswap::compressor::Dual::new(fast, dense)));
+    let build = |name: &str| name.parse::<CompressorKind>().unwrap().build();
+    for filter in Filter::ALL {
+        compressors.push(filter.before(build("lz4"), None));
+        compressors.push(filter.before(build("lz4"), Some(build("zstd"))));
+    }
     for compressor in compressors {
         assert_eq!(compressor.unit_pages_max(), UNIT_PAGES_MAX);
         for count in 2..=UNIT_PAGES_MAX {
