@@ -8,8 +8,9 @@
 //!
 //! `cargo bench --bench codec` measures pages of the built-in workload, those of them that are half
 //! zeros or more, and made-up ones with runs of zeros. `UZSWAP_CORPUS=FILE` takes another corpus
-//! for the first two, `UZSWAP_ROUNDS=N` more rounds, `UZSWAP_CODECS=lz4,lz4~auto` other compressors,
-//! also behind a filter (the first is the base). Without `--bench` it runs once over few pages, to see that it works.
+//! for the first two, `UZSWAP_ROUNDS=N` more rounds, `UZSWAP_CODECS=lz4,lz4~auto` other
+//! compressors, also behind a filter (the first is the base). Without `--bench` it runs once over
+//! few pages, to see that it works.
 
 mod common;
 
@@ -17,7 +18,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use common::{median, ratio};
-use uzswap::compressor::{Compressor, CompressorKind, Filter, OUTPUT_BYTES};
+use uzswap::compressor::{Compressor, CompressorKind, FilteredKind, OUTPUT_BYTES};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::random::SplitMix64;
 use uzswap::same_filled::SameFilled;
@@ -37,7 +38,8 @@ fn main() {
     let (pages_max, rounds) = if common::is_full_run() { (PAGES_MAX, 9) } else { (64, 1) };
     let rounds = common::number_from_env("UZSWAP_ROUNDS", rounds);
     let codecs = std::env::var("UZSWAP_CODECS").unwrap_or(CompressorKind::NAMES.join(","));
-    let codecs: Vec<Box<dyn Compressor>> = codecs.split(',').map(codec).collect();
+    let codecs: Vec<Box<dyn Compressor>> =
+        codecs.split(',').map(|name| name.parse::<FilteredKind>().expect(name).build()).collect();
 
     let mut pages = common::read_pages(corpus.path());
     pages.retain(|page| SameFilled::default().word(page).is_none());
@@ -55,13 +57,6 @@ fn main() {
             measure(name, &pages, &codecs, rounds);
         }
     }
-}
-
-/// A compressor, of `lz4` or `lz4~auto`.
-fn codec(name: &str) -> Box<dyn Compressor> {
-    let (kind, filter) = name.split_once('~').unwrap_or((name, "none"));
-    let kind: CompressorKind = kind.parse().expect(name);
-    filter.parse::<Filter>().expect(name).before(kind.build(), None)
 }
 
 /// `count` of the pages, from all places.

@@ -298,8 +298,9 @@ mod tests {
     const PAGE: usize = 4096;
 
     type Way = fn(&[u8], &mut [u8]);
+    type Count = fn(&[u8; PAGE]) -> Repeats;
 
-    /// Those that this processor runs, each with its name and its way back.
+    /// Implementations that this processor runs, with name, shuffle and way back.
     fn ways() -> Vec<(&'static str, Way, Way)> {
         let mut ways: Vec<(_, Way, Way)> = vec![
             ("portable", portable::shuffle, portable::unshuffle),
@@ -384,7 +385,7 @@ mod tests {
     /// Pages of words that are the same as the one before, zero, or alike in some bytes.
     #[test]
     fn all_ways_count_the_same_repeats() {
-        let mut ways: Vec<(_, fn(&[u8; PAGE]) -> Repeats)> = vec![("chosen", repeats)];
+        let mut ways: Vec<(_, Count)> = vec![("chosen", repeats)];
         #[cfg(target_arch = "x86_64")]
         {
             // SAFETY: every x86-64 has SSE2.

@@ -51,6 +51,7 @@ by_name!(
     crate::budget::Counted,
     crate::compressor::CompressorKind,
     crate::compressor::Filter,
+    crate::compressor::FilteredKind,
     crate::index::IndexKind,
     crate::same_filled::SameFilledCheck,
     crate::zpool::HostPages,

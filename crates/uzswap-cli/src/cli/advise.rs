@@ -24,7 +24,7 @@ use crate::html::shell_line;
 use crate::measure::experiment::{Experiment, Settings};
 use crate::measure::live::{LiveCommand, LiveExperiment, LiveLimit, LiveParts};
 use crate::report::{Report, Screen};
-use uzswap::compressor::CompressorKind;
+use uzswap::compressor::{CompressorKind, FilteredKind};
 use uzswap::index::IndexKind;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::ZpoolKind;
@@ -136,7 +136,7 @@ impl Advise {
             indexes: vec![IndexKind::default()],
             mappings: vec![ObjectMapping::default()],
             unit_pages: vec![1],
-            compressors: COMPRESSORS.to_vec(),
+            compressors: COMPRESSORS.map(FilteredKind::from).to_vec(),
             runs: RUNS,
             time_max: None,
             is_brief: true,

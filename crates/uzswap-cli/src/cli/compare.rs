@@ -12,6 +12,7 @@ use super::Failure;
 use super::args::{check_units, distinct, rounds};
 use super::capture::When;
 use super::corpus::Source;
+use super::filter::check_filter;
 use super::json::JsonOutput;
 use super::limit_args::LimitArgs;
 use super::live::{self, LiveArguments, LiveChoice};
@@ -26,7 +27,7 @@ use crate::measure::experiment::{Experiment, Settings};
 use crate::measure::replay::FreedHalf;
 use crate::report::format::thousands;
 use crate::report::{Baseline, Bound, Changes, Report, Schema, Screen};
-use uzswap::compressor::CompressorKind;
+use uzswap::compressor::{CompressorKind, Filter, FilteredKind};
 use uzswap::index::IndexKind;
 use uzswap::named_enum::UnknownName;
 use uzswap::same_filled::SameFilledCheck;
@@ -135,6 +136,10 @@ pub(super) struct Compare {
         conflicts_with = "sizes"
     )]
     compressor: Vec<CompressorKind>,
+    /// Filters before the compressors: none, shuffle, auto
+    #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "NAMES",
+          value_delimiter = ',', default_value = Filter::None.name(), conflicts_with = "sizes")]
+    filter: Vec<Filter>,
     /// Indexes from page keys to objects
     #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "NAMES",
           value_delimiter = ',', default_value = IndexKind::default().name())]
@@ -249,10 +254,12 @@ const REPLAY_COMPRESSORS: [CompressorKind; 2] = [CompressorKind::Lz4, Compressor
 impl Compare {
     pub(super) fn run(self) -> Result<(), Failure> {
         interrupt::watch().context("cannot install signal handlers").map_err(Failure::Machine)?;
+        check_filter(&self.compressor, &self.filter)?;
         let choice = LiveChoice {
             command: &self.command,
             zpools: &self.zpool,
             compressors: &self.compressor,
+            filters: &self.filter,
             indexes: &self.index,
             runs: self.runs.unwrap_or(RUNS),
         };
@@ -348,10 +355,7 @@ impl Compare {
             indexes: distinct(&self.index),
             mappings: distinct(&self.mapping),
             unit_pages: distinct(&self.unit),
-            compressors: match &self.compressor[..] {
-                [] => REPLAY_COMPRESSORS.to_vec(),
-                named => distinct(named),
-            },
+            compressors: self.compressors(),
             runs: self.runs.unwrap_or(runs),
             time_max: (is_sample && self.runs.is_none()).then_some(TIME_OF_SAMPLE),
             is_brief: false,
@@ -368,6 +372,18 @@ impl Compare {
         let mut report = Report::new(source.info, settings, limits, &combinations);
         report.notes.splice(0..0, warnings);
         Ok(report)
+    }
+
+    /// The compressors of a replay, each behind each filter.
+    fn compressors(&self) -> Vec<FilteredKind> {
+        let kinds = match &self.compressor[..] {
+            [] => REPLAY_COMPRESSORS.to_vec(),
+            named => distinct(named),
+        };
+        let filters = distinct(&self.filter);
+        let behind_each =
+            |compressor| filters.iter().map(move |&filter| FilteredKind { compressor, filter });
+        kinds.into_iter().flat_map(behind_each).collect()
     }
 
     /// Remarks on the pages that a reader needs before any figure.

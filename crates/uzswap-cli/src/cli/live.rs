@@ -17,7 +17,7 @@ use crate::measure::live::{
 };
 use crate::report::live::{LiveFindings, LiveReport};
 use uzswap::budget::percent_of_memory;
-use uzswap::compressor::CompressorKind;
+use uzswap::compressor::{CompressorKind, Filter, FilteredKind};
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;
 use uzswap_kernel_swap::{KernelEngine, SwapBacking};
@@ -52,6 +52,12 @@ impl EngineName {
 }
 
 fn own_parts(choice: &LiveChoice<'_>, compressor: CompressorKind) -> Vec<LiveParts> {
+    let filters = distinct(choice.filters);
+    let compressors = filters.into_iter().map(|filter| FilteredKind { compressor, filter });
+    compressors.flat_map(|compressor| parts_with(choice, compressor)).collect()
+}
+
+fn parts_with(choice: &LiveChoice<'_>, compressor: FilteredKind) -> Vec<LiveParts> {
     let mut parts = Vec::new();
     for zpool in distinct(choice.zpools) {
         for index in distinct(choice.indexes) {
@@ -172,6 +178,7 @@ pub(super) struct LiveChoice<'a> {
     pub(super) zpools: &'a [ZpoolKind],
     /// Empty where none was named.
     pub(super) compressors: &'a [CompressorKind],
+    pub(super) filters: &'a [Filter],
     pub(super) indexes: &'a [IndexKind],
     pub(super) runs: usize,
 }

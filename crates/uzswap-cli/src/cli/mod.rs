@@ -15,6 +15,7 @@ mod classes;
 mod compare;
 mod corpus;
 mod doctor;
+mod filter;
 mod json;
 mod kernel_swap;
 mod limit_args;

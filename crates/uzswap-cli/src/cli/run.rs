@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::Failure;
 use super::args::check_units;
+use super::filter::check_filter;
 use super::json::{ReportFile, is_usage, json};
 use super::limit_args::no_backing;
 use super::program::why_unmanageable;
@@ -19,7 +20,7 @@ use crate::corpus::page_set::rfc3339;
 use crate::human_size::human_size;
 use crate::report::{Envelope, Schema};
 use uzswap::budget::Counted;
-use uzswap::compressor::{CompressorKind, CompressorNameError};
+use uzswap::compressor::{CompressorKind, CompressorNameError, Filter};
 use uzswap::index::IndexKind;
 use uzswap::named_enum::UnknownName;
 use uzswap::page::PAGE_SIZE;
@@ -95,6 +96,9 @@ pub(super) struct Run {
     /// Pages that leave together are compressed together: 16K, 64K; 4K is a page
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = parse_unit)]
     unit: usize,
+    /// Filter before the compressor: none, shuffle, auto
+    #[arg(long, value_name = "NAME", default_value_t = Filter::None)]
+    filter: Filter,
     /// Index: radix, rbtree, btree, btree32, xarray
     #[arg(long, value_name = "NAME", default_value_t = IndexKind::Radix)]
     index: IndexKind,
@@ -175,6 +179,7 @@ impl Run {
         let write_back = write_back.map(|path| WriteBackOptions { path, max_pool_bytes: max_pool });
         let (compressor, dense) = self.compressor.kinds();
         check_units(self.unit, [compressor].iter().chain(&dense))?;
+        check_filter(&[compressor], &[self.filter])?;
         let options = RunOptions {
             limit_bytes: limit,
             store: ZswapOptions::bare()
@@ -182,6 +187,7 @@ impl Run {
                 .compressor(compressor)
                 .dense(dense)
                 .unit_pages(self.unit)
+                .filter(self.filter)
                 .index(self.index)
                 .incompressible(Incompressible::StoreAsIs)
                 .counted(Counted::PoolAndMetadata)
@@ -248,16 +254,19 @@ impl Run {
     /// Description of this run in the header of a trace.
     fn about(&self, limit: u64) -> TraceAbout {
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
-        let Run { zpool, compressor, index, unit, .. } = self;
-        let unit = match unit {
-            1 => String::new(),
-            pages => format!(" --unit {}K", pages * PAGE_SIZE / 1024),
-        };
+        let Run { zpool, compressor, index, unit, filter, .. } = self;
+        let limit = human_size(limit);
+        let mut parts = String::new();
+        if !filter.is_none() {
+            parts += &format!(" --filter {filter}");
+        }
+        if *unit > 1 {
+            parts += &format!(" --unit {}K", unit * PAGE_SIZE / 1024);
+        }
         TraceAbout {
             origin: format!(
-                "run --limit {} --zpool {zpool} --compressor {compressor}{unit} --index {index} -- \
-                 {}",
-                human_size(limit),
+                "run --limit {limit} --zpool {zpool} --compressor {compressor}{parts} --index \
+                 {index} -- {}",
                 words.join(" ")
             ),
             recorded_at: rfc3339(SystemTime::now()),

@@ -21,7 +21,7 @@ use crate::measure::replay::{
     replay_trace,
 };
 use crate::measure::turns::{Cell, Progress, Study, StudyError, take_turns};
-use uzswap::compressor::{Compressor, CompressorKind};
+use uzswap::compressor::{Compressor, CompressorKind, FilteredKind};
 use uzswap::index::IndexKind;
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::same_filled::{SameFilled, SameFilledCheck};
@@ -71,8 +71,8 @@ pub struct Experiment {
     pub mappings: Vec<ObjectMapping>,
     /// Pages that are compressed together.
     pub unit_pages: Vec<usize>,
-    /// The compressors; a list of sizes has its own instead.
-    pub compressors: Vec<CompressorKind>,
+    /// The compressors, with their filters; a list of sizes has its own instead.
+    pub compressors: Vec<FilteredKind>,
     /// Runs of each combination, at most.
     pub runs: usize,
     /// No run begins, after the first of each combination, with which the experiment would take
@@ -167,7 +167,7 @@ pub struct RunSpec {
     /// The parts beside the compressor.
     pub parts: Parts,
     /// The compressor; of no matter to a list of sizes.
-    pub compressor: CompressorKind,
+    pub compressor: FilteredKind,
     /// Whether it ends once all pages were stored and loaded.
     #[serde(default)]
     pub is_brief: bool,
@@ -228,10 +228,10 @@ impl Experiment {
         Ok(cells.into_iter().map(whole).collect())
     }
 
-    fn combinations(&self) -> Vec<(Combination, CompressorKind)> {
+    fn combinations(&self) -> Vec<(Combination, FilteredKind)> {
         let compressors = match self.corpus {
             CorpusFile::Pages(_) | CorpusFile::Trace(_) => &self.compressors[..],
-            CorpusFile::Sizes(_) => &[CompressorKind::None],
+            CorpusFile::Sizes(_) => &[CompressorKind::None.into()],
         };
         let mut combinations = Vec::new();
         for &compressor in compressors {
@@ -305,24 +305,24 @@ impl Experiment {
 }
 
 impl Study for Experiment {
-    type Variant = (Combination, CompressorKind);
+    type Variant = (Combination, FilteredKind);
     type Run = Reply;
 
     fn rounds(&self) -> usize {
         self.runs
     }
 
-    fn groups(&self) -> Vec<Vec<(Combination, CompressorKind)>> {
+    fn groups(&self) -> Vec<Vec<(Combination, FilteredKind)>> {
         vec![self.combinations()]
     }
 
-    fn label(&self, (combination, _): &(Combination, CompressorKind)) -> String {
+    fn label(&self, (combination, _): &(Combination, FilteredKind)) -> String {
         combination.label()
     }
 
     fn measure(
         &self,
-        (combination, compressor): &(Combination, CompressorKind),
+        (combination, compressor): &(Combination, FilteredKind),
         round: usize,
     ) -> Result<Reply, ChildError> {
         let is_first = round == 0;
@@ -421,7 +421,8 @@ fn options_of(spec: &RunSpec) -> ZswapOptions {
                 .handle_header(settings.handle_header)
                 .mapping(spec.parts.mapping.unwrap_or_default()),
         )
-        .compressor(spec.compressor)
+        .compressor(spec.compressor.compressor)
+        .filter(spec.compressor.filter)
         .unit_pages(spec.parts.unit_pages)
         .index(spec.parts.index)
         .incompressible(settings.incompressible)

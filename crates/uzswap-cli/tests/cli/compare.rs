@@ -205,6 +205,41 @@ fn number(value: &Value, key: &str) -> u64 {
     value[key].as_u64().unwrap_or_else(|| panic!("'{key}' is no number in {value}"))
 }
 
+/// Pages of addresses near each other: their upper bytes are the same, at a distance of 8.
+fn corpus_of_pointers(folder: &TempDir) -> PathBuf {
+    let mut words = SplitMix64::new(7);
+    let mut pointer = || (0x7f00_0000_0000 | words.next_word() & 0xff_fff8).to_le_bytes();
+    let path = folder.path().join("pointers");
+    fs::write(&path, (0..300 * PAGE / 8).flat_map(|_| pointer()).collect::<Vec<u8>>()).unwrap();
+    path
+}
+
+#[test]
+fn filters_are_compared_with_each_other() {
+    let folder = TempDir::new().unwrap();
+    let pages = corpus_of_pointers(&folder);
+    let args = ["compare", "--corpus", text(&pages), "--runs", "1", "--zpool", "zsmalloc"];
+    let with = |more: &[&str]| stdout_of(&[&args[..], more].concat());
+    let filters = ["--compressor", "lz4", "--filter", "none,auto,auto"];
+    let document = with(&[&filters[..], &["--json"]].concat());
+    let document: Value = serde_json::from_str(&document).unwrap();
+    let runs = document["combinations"].as_array().unwrap();
+    let names: Vec<&str> = runs.iter().map(|run| run["compressor"].as_str().unwrap()).collect();
+    assert_eq!(names, ["lz4", "lz4~auto"]);
+    let bytes = runs.iter().map(|run| number(run, "compressed_bytes")).collect::<Vec<_>>();
+    assert!(bytes[1] * 3 < bytes[0] * 2, "{bytes:?}");
+    assert_eq!(number(&runs[1], "verified_pages"), 300);
+    let page = with(&filters);
+    assert!(page.starts_with("Use zsmalloc + lz4~auto: "), "{page}");
+    assert!(page.contains("zsmalloc lz4~auto"), "{page}");
+
+    let refused = run(&["compare", "--compressor", "lz4,none", "--filter", "none,auto"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let told = String::from_utf8(refused.stderr).unwrap();
+    let why = "--filter auto does not work with --compressor none; choose another compressor";
+    assert!(told.contains(why), "{told}");
+}
+
 #[test]
 fn the_json_document_is_complete_and_adds_up() {
     let folder = TempDir::new().unwrap();

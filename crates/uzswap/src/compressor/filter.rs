@@ -5,18 +5,23 @@
 //! ```
 
 use std::cell::Cell;
+use std::fmt;
+use std::str::FromStr;
 
 use uzswap_sys::shuffle::{shuffle, unshuffle};
 
 use super::learned::Learned;
-use super::{CompressError, Compressor, Corrupt, Dual, OUTPUT_BYTES, ObjectFormat};
+use super::{
+    CompressError, Compressor, CompressorKind, CompressorNameError, Corrupt, Dual, OUTPUT_BYTES,
+    ObjectFormat,
+};
 use crate::named_enum::named;
 use crate::page::{PAGE_SIZE, Page};
 
 /// The bit of an object's last byte that says that it is of the page's shuffle.
 pub(super) const SHUFFLED: u8 = 4;
 
-/// What is done to a page before it is compressed.
+/// A change of pages before they are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Filter {
     /// Nothing.
@@ -57,6 +62,43 @@ impl Filter {
             None if self.is_none() => fast,
             None => Box::new(Filtered::new(fast, self)),
         }
+    }
+}
+
+/// A compressor and the filter before it, by name: `lz4`, `lz4~auto`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FilteredKind {
+    /// The compressor.
+    pub compressor: CompressorKind,
+    /// The filter.
+    pub filter: Filter,
+}
+
+impl FilteredKind {
+    /// The compressor, behind the filter.
+    pub fn build(self) -> Box<dyn Compressor> {
+        self.filter.before(self.compressor.build(), None)
+    }
+}
+
+impl From<CompressorKind> for FilteredKind {
+    fn from(compressor: CompressorKind) -> FilteredKind {
+        FilteredKind { compressor, filter: Filter::None }
+    }
+}
+
+impl fmt::Display for FilteredKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.filter.name_of(&self.compressor.to_string()))
+    }
+}
+
+impl FromStr for FilteredKind {
+    type Err = CompressorNameError;
+
+    fn from_str(text: &str) -> Result<Self, CompressorNameError> {
+        let (compressor, filter) = text.split_once('~').unwrap_or((text, Filter::None.name()));
+        Ok(FilteredKind { compressor: compressor.parse()?, filter: filter.parse()? })
     }
 }
 
@@ -299,7 +341,6 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::compressor::CompressorKind;
     use crate::random::SplitMix64;
 
     /// Words that share their upper bytes: the shuffle saves more than half.
@@ -356,8 +397,8 @@ mod tests {
                 0 => page_of_text(random),
                 _ => page_of_pointers(random),
             };
-            let length = |codec: &Box<dyn Compressor>| object(&**codec, &page).unwrap().len();
-            let [plain, shuffle, auto] = codecs.each_ref().map(length);
+            let [plain, shuffle, auto] =
+                [0, 1, 2].map(|codec| object(&*codecs[codec], &page).unwrap().len());
             assert_eq!(plain < shuffle, number % 3 == 0, "{plain} and {shuffle} bytes");
             bytes[0] += plain.min(shuffle - 1);
             bytes[1] += auto - 1;
@@ -366,7 +407,7 @@ mod tests {
         let [best, auto, plain] = bytes;
         assert!(auto * 100 < best * 101, "auto {auto} bytes, the better way {best}");
         assert!(auto * 3 < plain * 2, "auto {auto} bytes, plain {plain}");
-        // What neither way compresses is refused, whatever was learned before.
+        // A page that neither way compresses is refused, whatever was learned before.
         assert_eq!(object(&*codecs[2], &noise(random)), Err(CompressError::TooBig));
     }
 

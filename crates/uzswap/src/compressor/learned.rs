@@ -5,8 +5,8 @@
 //! objects are made, and the kind remembers the bytes that the shuffle saved. A page takes the way
 //! of its kind.
 //!
-//! Where the outcome agrees with the memory, both are made of half as many pages of that kind as
-//! before; where it does not, of four times as many. Pages of other kinds cost one object.
+//! An outcome that agrees with the memory halves the share of pages of which both are made. Another
+//! outcome makes that share four times as large.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -34,11 +34,11 @@ const WORTH: usize = 16;
 /// A difference of less than one part in so many is as good as none.
 const NEAR: usize = 50;
 
-/// What is known of the kinds of pages.
+/// The memory of the kinds of pages.
 #[derive(Debug)]
 pub(super) struct Learned {
-    /// Of each kind the bytes that the shuffle saves beyond that, in the upper half, and in the lower half the
-    /// logarithm of how rarely both objects are made. Threads may lose an outcome to each other.
+    /// Upper half of each: bytes that the shuffle saves beyond [`WORTH`]. Lower half: both objects
+    /// are made of one page in 2^this. Threads may lose an outcome to each other.
     kinds: Box<[AtomicU32]>,
     /// Pages so far.
     count: AtomicU32,
@@ -48,9 +48,9 @@ pub(super) struct Learned {
 #[derive(Debug)]
 pub(super) struct Choice {
     kind: usize,
-    /// Whether its shuffle is to be compressed.
+    /// Whether the compressor takes its shuffle.
     pub(super) is_shuffled: bool,
-    /// Whether both objects are to be made.
+    /// Whether both objects are made.
     pub(super) tries_both: bool,
 }
 

@@ -19,7 +19,7 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use dual::Dual;
-pub use filter::{Filter, Filtered};
+pub use filter::{Filter, Filtered, FilteredKind};
 pub use format::ObjectFormat;
 use thiserror::Error;
 

@@ -11,7 +11,8 @@ use std::time::Duration;
 use uzswap::OptionError;
 use uzswap::backing::{BackingError, FileBacking, FileBackingOptions, MemoryBacking};
 use uzswap::compressor::{
-    CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES, ObjectFormat,
+    CompressError, Compressor, CompressorKind, Corrupt, Filter, FilteredKind, OUTPUT_BYTES,
+    ObjectFormat,
 };
 use uzswap::index::IndexKind;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
@@ -188,6 +189,8 @@ fn options_are_written_and_read_by_their_names() {
     assert_eq!((back.path, back.in_flight), (file.path, 3));
 }
 
+const UNKNOWN_FILTER: &str = "unknown filter ''; one of: none, shuffle, auto";
+
 #[test]
 fn each_part_has_the_name_it_is_chosen_by() {
     for kind in ZpoolKind::ALL {
@@ -204,7 +207,13 @@ fn each_part_has_the_name_it_is_chosen_by() {
         assert_eq!((kind.to_string(), built.name()), (name.to_owned(), name.to_owned()));
         assert_eq!(built.format(), kind.format());
         assert_eq!(built.format().decoder().unwrap().format(), kind.format());
+        for filter in Filter::ALL {
+            let name = filter.name_of(name);
+            let kind = FilteredKind { compressor: kind, filter };
+            assert_eq!((kind.build().name(), name.parse()), (name.clone(), Ok(kind)));
+        }
     }
+    assert_eq!("lz4~".parse::<FilteredKind>().unwrap_err().to_string(), UNKNOWN_FILTER);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
-use uzswap::compressor::CompressorKind;
+use uzswap::compressor::FilteredKind;
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;
 use uzswap::zswap::LatencyCounts;
@@ -24,8 +24,8 @@ pub enum LiveParts {
     Uzswap {
         /// The allocator.
         zpool: ZpoolKind,
-        /// The compressor.
-        compressor: CompressorKind,
+        /// The compressor, with its filter.
+        compressor: FilteredKind,
         /// The index.
         index: IndexKind,
     },

@@ -282,7 +282,7 @@ impl LiveExperiment {
         })?;
         let parts = LiveParts::Uzswap {
             zpool: ZpoolKind::Zsmalloc,
-            compressor: CompressorKind::Lz4,
+            compressor: CompressorKind::Lz4.into(),
             index: IndexKind::default(),
         };
         let place = Place::make(&self.command, base.path())?;
@@ -412,7 +412,7 @@ mod tests {
     fn each_engine_has_its_best_compressor_and_remarks_say_where_they_differ() {
         let own = LiveParts::Uzswap {
             zpool: ZpoolKind::Zsmalloc,
-            compressor: CompressorKind::Lz4,
+            compressor: CompressorKind::Lz4.into(),
             index: IndexKind::default(),
         };
         let kernel = |kernel: KernelEngine| LiveParts::Kernel {
@@ -466,7 +466,7 @@ mod tests {
         };
         let (kernel, compressor) = (KernelEngine::Zram, "lzo".to_owned());
         let zram = LiveParts::Kernel { kernel, compressor, zpool: None };
-        let (zpool, compressor) = (ZpoolKind::Zsmalloc, CompressorKind::Lz4);
+        let (zpool, compressor) = (ZpoolKind::Zsmalloc, CompressorKind::Lz4.into());
         let own = LiveParts::Uzswap { zpool, compressor, index: IndexKind::default() };
         for (parts, name) in [(zram, "zram lzo"), (own, "zsmalloc lz4")] {
             assert_eq!(row(parts.clone(), &[]), None);

@@ -8,6 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use super::child::{Ended, Exit, run_to_end};
 use super::engine::{Engine, LiveParts, LiveRun, Request};
 use super::failure::Failure;
+use uzswap::compressor::FilteredKind;
 use uzswap_pager::RunReport;
 
 /// The limit of a run that is to have none, in bytes.
@@ -32,7 +33,9 @@ impl Engine for Uzswap {
         let exe = std::env::current_exe().map_err(cannot)?;
         let mut command = Command::new(exe);
         command.args(["run", "--quiet", "--limit", &limit.to_string()]);
+        let FilteredKind { compressor, filter } = compressor;
         command.args(["--zpool", &zpool.to_string(), "--compressor", &compressor.to_string()]);
+        command.args(["--filter", filter.name()]);
         command.args(["--index", &index.to_string(), "--stats"]).arg(request.stats);
         command.arg("--").args(request.argv).stdin(Stdio::null());
         command.stdout(request.output.try_clone().map_err(cannot)?);
