@@ -30,8 +30,9 @@ use crate::budgeted_vec::BudgetedVec;
 use crate::named_enum::named;
 use uzswap_sys::pages::{HOST_PAGE_SIZE, HUGE_PAGE_SIZE, PageRun, discard_all};
 
-/// The longest run an arena gives, in host pages: zsmalloc's longest chain.
-pub const RUN_PAGES_MAX: usize = 16;
+/// The longest run an arena gives, in host pages: packed's longest region. zsmalloc's chains are up
+/// to 16.
+pub const RUN_PAGES_MAX: usize = 17;
 
 /// How large the pages are that the kernel gives; those of shared memory are always small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -81,7 +82,7 @@ pub enum ArenaError {
     },
 }
 
-/// A source of runs of 1 to 16 host pages, shared by threads.
+/// A source of runs of 1 to 17 host pages, shared by threads.
 #[derive(Debug)]
 pub struct Arena {
     budget: Arc<Budget>,

@@ -20,6 +20,7 @@ mod units;
 mod when_full;
 mod zpool_exhaustive;
 mod zpool_model;
+mod zpool_packed;
 mod zsmalloc_classes;
 mod zsmalloc_compaction;
 mod zsmalloc_mapping;

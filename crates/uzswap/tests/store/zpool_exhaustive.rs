@@ -116,3 +116,10 @@ fn zsmalloc_with_handles_beside() {
     // The same slots, and 4096 (alone in a page).
     walk("zsmalloc-4-beside", 6, &[2048, 2720, 4096]);
 }
+
+#[test]
+fn packed() {
+    // Regions of 16,384 bytes: the largest object with one, 10 bytes that leave a filler beside it,
+    // half a region, and more than the rest of one.
+    walk("packed", 6, &[16_378, 16_368, 8_186, 5_000, 10]);
+}

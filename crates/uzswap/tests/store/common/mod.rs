@@ -17,7 +17,7 @@ pub(crate) struct Subject {
 }
 
 /// A new allocator, or a new option of one, is tested by a line here.
-pub(crate) const SUBJECTS: [Subject; 11] = [
+pub(crate) const SUBJECTS: [Subject; 12] = [
     Subject { name: "zbud", build: |arena| kind(ZpoolKind::Zbud, arena) },
     Subject { name: "z3fold", build: |arena| kind(ZpoolKind::Z3fold, arena) },
     Subject { name: "zsmalloc", build: |arena| zsmalloc(arena, 8, true, false) },
@@ -32,6 +32,7 @@ pub(crate) const SUBJECTS: [Subject; 11] = [
     },
     Subject { name: "zsmalloc-vm", build: |arena| mapped(arena, ObjectMapping::Vm, false) },
     Subject { name: "zblock", build: |arena| kind(ZpoolKind::Zblock, arena) },
+    Subject { name: "packed", build: |arena| kind(ZpoolKind::Packed, arena) },
 ];
 
 /// Those whose names begin like this.
@@ -137,7 +138,8 @@ impl Modelled {
         let mut calls = 0;
         let result = self.pool.read(handle, &mut |slot| {
             calls += 1;
-            assert!(slot.len() <= PAGE_SIZE && slot.len() >= object.len(), "{handle:?}: slot");
+            let longest = object.len().max(PAGE_SIZE);
+            assert!((object.len()..=longest).contains(&slot.len()), "{handle:?}: slot");
             let same = slot[..object.len()] == object[..];
             assert!(same, "{handle:?}: an object of {} bytes has changed", object.len());
         });
@@ -192,6 +194,10 @@ impl Modelled {
             }
             "z3fold" => {
                 assert!((stats.objects.div_ceil(3)..=stats.objects).contains(&stats.pool_pages));
+            }
+            "packed" => {
+                // Each object has a header of 6 bytes; a region has 4 pages or more.
+                assert!(bytes + 6 * stats.objects <= stats.pool_pages * PAGE_SIZE, "{stats:?}");
             }
             _ => {
                 let sum = |field: fn(&uzswap::zpool::zsmalloc::ClassStats) -> usize| -> usize {
