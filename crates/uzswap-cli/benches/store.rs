@@ -19,21 +19,25 @@ use common::{Bare, Plain, Shared, Store, anonymous_bytes, median, ratio, shuffle
 use uzswap::compressor::CompressorKind;
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::random::mix;
-use uzswap::zpool::HostPages;
 use uzswap::zpool::zsmalloc::{HandleHeader, ZsmallocOptions};
+use uzswap::zpool::{HostPages, ZpoolKind};
 use uzswap::zswap::{Incompressible, Zswap, ZswapOptions};
 
-const CONTENDERS: [&str; 10] = [
+const CONTENDERS: [&str; 14] = [
     "bare",
     "bare-fresh",
     "zswap",
     "zswap-beside",
     "zswap-records",
     "zswap-huge",
+    "zswap-packed",
     "hashmap",
     "bare-2",
     "zswap-2",
     "zswap-huge-2",
+    "zswap-packed-2",
+    "zswap-4",
+    "zswap-packed-4",
 ];
 
 /// Time of a contender, and its anonymous memory at the end.
@@ -75,11 +79,26 @@ fn main() {
         };
         println!("two threads over one, {name:11} store {}, load {}", speedup(0), speedup(1));
     }
+    for threads in ["", "-2", "-4"] {
+        let over_zsmalloc = |place: usize| {
+            let figures = |name: &str| {
+                samples[format!("{name}{threads}").as_str()]
+                    .iter()
+                    .map(|run| run[place])
+                    .collect::<Vec<f64>>()
+            };
+            ratio(&figures("zswap-packed"), &figures("zswap"))
+        };
+        let [store, load, random] = [0, 1, 2].map(over_zsmalloc);
+        println!(
+            "packed over zsmalloc{threads:2} store {store}, load {load}, in random order {random}"
+        );
+    }
 }
 
 fn contender(name: &str, pages: &[Page]) {
     let compressor = CompressorKind::Lz4.build();
-    let threads = if name.ends_with("-2") { 2 } else { 1 };
+    let threads = name.rsplit('-').next().and_then(|last| last.parse().ok()).unwrap_or(1);
     match name {
         "bare" | "bare-fresh" | "bare-2" => {
             let bare = |_| match (name, Bare::new(&*compressor, pages.len())) {
@@ -99,6 +118,10 @@ fn contender(name: &str, pages: &[Page]) {
                 "zswap-beside" => HandleHeader::Beside,
                 _ => HandleHeader::InObject,
             };
+            let zpool = match name.contains("packed") {
+                true => ZpoolKind::Packed,
+                false => ZpoolKind::Zsmalloc,
+            };
             let host_pages = if name.contains("huge") { HostPages::Huge } else { HostPages::Small };
             let options = match name {
                 // An order of eviction, checksums, times.
@@ -107,6 +130,7 @@ fn contender(name: &str, pages: &[Page]) {
             };
             let zswap = Zswap::new(
                 options
+                    .zpool(zpool)
                     .zsmalloc(ZsmallocOptions::default().handle_header(handle_header))
                     .incompressible(Incompressible::StoreAsIs)
                     .host_pages(host_pages),

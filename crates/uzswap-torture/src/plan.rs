@@ -168,7 +168,7 @@ impl Plan {
         let mut plan =
             Plan {
                 options: ZswapOptions::default()
-                    .zpool(dice.of(&[ZpoolKind::Zsmalloc, ZpoolKind::Zbud, ZpoolKind::Z3fold]))
+                    .zpool(dice.of(&ZpoolKind::ALL))
                     .zsmalloc(zsmalloc)
                     .compressor(compressor)
                     .dense(dense)

@@ -87,7 +87,7 @@ pub(super) struct Run {
     /// Memory for the program, its children and the pool: 512M [default: 7/8 of available memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     limit: Option<usize>,
-    /// Allocator: zsmalloc, z3fold, zbud, zblock
+    /// Allocator: zsmalloc, z3fold, zbud, zblock, packed
     #[arg(long, value_name = "NAME", default_value_t = ZpoolKind::Zsmalloc)]
     zpool: ZpoolKind,
     /// Compressor: auto (lz4, then zstd under pressure), lz4, lzo, lzo-rle, zstd, deflate, none

@@ -9,8 +9,8 @@
 //! object goes to the hole that fits it best. Where no hole is long enough, it goes to the front of
 //! the victim, which needs no memory. In the end the victim is empty and goes, or it has one hole.
 //!
-//! A moved object fills bytes that another one left. So a freed byte costs 0.9 bytes of moves. A log
-//! that only appends needs some 8 at the same density.
+//! A moved object fills bytes that another one left. So a freed byte costs 0.9 bytes of moves. A
+//! log that only appends needs some 8 at the same density.
 
 use super::item::Item;
 use super::log::Log;

@@ -106,12 +106,8 @@ impl Log {
         if self.regions.free(region_of(at), bytes) {
             return Some((bytes, Some(self.drop_region(region_of(at)))));
         }
-        if self.collector.has_ahead(at) {
-            self.set_unlisted(at, bytes);
-        } else {
-            let end = self.join_free(at, bytes);
-            self.set_free(at, end - offset_of(at));
-        }
+        let end = self.join_free(at, bytes);
+        self.set_free(at, end - offset_of(at));
         Some((bytes, None))
     }
 
@@ -132,7 +128,7 @@ impl Log {
     }
 
     /// Takes the free items that follow an item of so many bytes off their lists; the offset where
-    /// they end.
+    /// they end. The items ahead of the victim stay as they are.
     fn join_free(&mut self, at: Place, bytes: usize) -> usize {
         let id = region_of(at);
         let end = self.collector.end_of_items(id).unwrap_or(self.regions.region_bytes(id));

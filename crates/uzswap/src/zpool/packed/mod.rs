@@ -16,14 +16,13 @@
 //! A log has its own lock, handles and regions. A pool has one log for each 16 MiB, up to 8.
 //!
 //! Bounds, for objects much smaller than a region: a pool that only grew has 1.010 times the bytes
-//! of its objects. While objects come and go, it has at most 1.06 times. A pool below 4 MiB has some
-//! 64 KiB more.
+//! of its objects, and any other at most 1.06 times. A log below 4 MiB has up to 64 KiB more.
 //!
-//! - K1: the items of a region follow each other up to its end; only the victim has a gap.
-//! - K2: the free bytes of a region and of a log are those of no object, and no region is all free.
-//! - K3: a hole of 64 bytes or more is on the list of its length, unless the collector will clear
+//! - H1: the items of a region follow each other up to its end; only the victim has a gap.
+//! - H2: the free bytes of a region and of a log are those of no object, and no region is all free.
+//! - H3: a hole of 64 bytes or more is on the list of its length, unless the collector will clear
 //!   it; no other item is on a list.
-//! - K4: an object's cell leads to it, and every cell in use leads to an object of its log.
+//! - H4: an object's cell leads to it, and every cell in use leads to an object of its log.
 
 mod audit;
 mod collector;

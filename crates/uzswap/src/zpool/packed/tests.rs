@@ -158,23 +158,23 @@ type Fault = (fn(&mut Log), &'static str);
 const FAULTS: [Fault; 15] = [
     (
         |log| log.collector.victim = Some(Victim { region: 0, read: 0, write: 7 }),
-        "K1: the gap 7..0",
+        "H1: the gap 7..0",
     ),
     (
         |log| log.collector.victim = Some(Victim { region: 0, read: 108, write: 107 }),
-        "K1: the items of region 0 miss its gap",
+        "H1: the items of region 0 miss its gap",
     ),
-    (|log| write_filler(log.regions.at_mut(106), 0), "K1: Filler { bytes: 0 } at 106"),
-    (|log| write_header(log.regions.at_mut(0), REGION_BYTES + 1, 0), "K1: Object { bytes: 16385"),
-    (|log| log.regions.fill(0, 1), "K2: region 0 counts"),
-    (|log| log.regions.free_bytes -= 1, "K2: 16384 bytes, "),
-    (|log| write_hole(log.regions.at_mut(106), 206, None), "K3: the hole at 0x6a is not listed"),
+    (|log| write_filler(log.regions.at_mut(106), 0), "H1: Filler { bytes: 0 } at 106"),
+    (|log| write_header(log.regions.at_mut(0), REGION_BYTES + 1, 0), "H1: Object { bytes: 16385"),
+    (|log| log.regions.fill(0, 1), "H2: region 0 counts"),
+    (|log| log.regions.free_bytes -= 1, "H2: 16384 bytes, "),
+    (|log| write_hole(log.regions.at_mut(106), 206, None), "H3: the hole at 0x6a is not listed"),
     (
         |log| {
             let item = log.regions.item(106);
             log.unlist(106, item);
         },
-        "K3: the hole at 0x6a is on no list",
+        "H3: the hole at 0x6a is on no list",
     ),
     (
         |log| {
@@ -185,16 +185,16 @@ const FAULTS: [Fault; 15] = [
             write_filler(log.regions.at_mut(169), 63);
             write_hole(log.regions.at_mut(232), 80, None);
         },
-        "K3: the hole at 0xe8 is not listed",
+        "H3: the hole at 0xe8 is not listed",
     ),
-    (|log| log.holes.nonempty[1] ^= 1, "K3: the bit of list 64 is wrong"),
+    (|log| log.holes.nonempty[1] ^= 1, "H3: the bit of list 64 is wrong"),
     (
         |log| {
             let links = Links::of(log.regions.at(106));
             let previous = 5;
             write_hole(log.regions.at_mut(106), 206, Some(Links { previous, ..links }));
         },
-        "K3: the hole at 0x6a is on list 12, wrongly",
+        "H3: the hole at 0x6a is on list 12, wrongly",
     ),
     (
         |log| {
@@ -203,16 +203,16 @@ const FAULTS: [Fault; 15] = [
             write_hole(log.regions.at_mut(212), 50, None);
             write_hole(log.regions.at_mut(262), 50, None);
         },
-        "K3: the hole at 0x6a is on list 12, wrongly",
+        "H3: the hole at 0x6a is on list 12, wrongly",
     ),
-    (|log| log.handles.relocate(2, 7), "K4: cell 2 does not lead to 0x138"),
-    (|log| write_header(log.regions.at_mut(0), 106, 2), "K4: cell 2 does not lead to 0x0"),
+    (|log| log.handles.relocate(2, 7), "H4: cell 2 does not lead to 0x138"),
+    (|log| write_header(log.regions.at_mut(0), 106, 2), "H4: cell 2 does not lead to 0x0"),
     (
         |log| {
             log.handles.reserve().unwrap();
             log.handles.insert(0);
         },
-        "K4: 3 objects, 4 handles",
+        "H4: 3 objects, 4 handles",
     ),
 ];
 

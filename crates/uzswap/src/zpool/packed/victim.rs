@@ -17,7 +17,7 @@ pub(super) struct Victim {
 #[derive(Debug)]
 pub(super) struct Collector {
     pub(super) victim: Option<Victim>,
-    /// The region added last, which is filling up and no victim.
+    /// The region added last, which is filling up and no victim; it may be gone.
     pub(super) newest: RegionId,
     /// Nothing was inserted or removed since all was compacted.
     pub(super) is_settled: bool,
@@ -65,8 +65,5 @@ impl Collector {
     /// A region goes away.
     pub(super) fn forget(&mut self, id: RegionId) {
         self.victim = self.victim.filter(|victim| victim.region != id);
-        if self.newest == id {
-            self.newest = NO_REGION;
-        }
     }
 }
