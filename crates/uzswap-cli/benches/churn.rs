@@ -22,7 +22,7 @@ use uzswap::zpool::{Arena, Handle, Zpool, ZpoolKind};
 /// The longest that every allocator takes: zbud's.
 const OBJECT_BYTES_MAX: usize = 3968;
 
-/// What one history of a pool showed.
+/// The figures of one history of a pool.
 #[derive(Default)]
 struct Figures {
     full: f64,

@@ -95,7 +95,7 @@ fn run_history(zpool: ZpoolKind, mapping: ObjectMapping, index: IndexKind) -> us
     }
     let mut model = HashMap::from([7, 8].map(|key| (key, page_of(7, 1))));
     let mut refused = 0;
-    for step in 0..600u64 {
+    for step in 0..1000u64 {
         // Keys that come again, and keys with a leaf of the page table of their own.
         let key = if step % 2 == 0 { step % 100 } else { step << 20 };
         let page = page_of(key, 9);

@@ -90,6 +90,7 @@ fn expect_refusal(options: &ZswapOptions, page: &Page) -> bool {
     let max = match options.zpool {
         ZpoolKind::Zbud => 3968,
         ZpoolKind::Zblock => 4079,
+        ZpoolKind::Packed => 69_626,
         _ => PAGE_SIZE,
     };
     object_bytes(options, page).is_none_or(|bytes| bytes + options.object_header_bytes > max)

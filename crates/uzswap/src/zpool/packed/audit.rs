@@ -10,7 +10,7 @@ use super::victim::Victim;
 use super::{Place, offset_of};
 use crate::AuditError;
 
-/// What the walk through a log found.
+/// The findings of the walk through a log.
 #[derive(Default)]
 struct Found {
     /// Bytes of all regions, and those of objects.

@@ -5,9 +5,10 @@
 //!          0                          write  read          end
 //! ```
 //!
-//! It works on one region at a time, the *victim*, item by item, a bounded part in each call. An
-//! object goes to the hole that fits it best. Where no hole is long enough, it goes to the front of
-//! the victim, which needs no memory. In the end the victim is empty and goes, or it has one hole.
+//! The collector works on one region at a time, the *victim*, item by item, a bounded part in each
+//! call. An object goes to the hole that fits it best. Where no hole is long enough, it goes to the
+//! front of the victim, which needs no memory. In the end the victim is empty and goes, or it has
+//! one hole.
 //!
 //! A moved object fills bytes that another one left. So a freed byte costs 0.9 bytes of moves. A
 //! log that only appends needs some 8 at the same density.
@@ -25,7 +26,7 @@ const FREE_PART: usize = 33; // 3 %
 /// Work for each byte inserted or removed. Random frees need 1.05.
 const PACE: usize = 16;
 
-/// The most work of a call beside one object: 12 us.
+/// The most work of a call beside one object: 12 us for objects of pages, and at most 256 items.
 const WORK_MAX: usize = 64 << 10;
 
 /// Work of an item beside its bytes: some cache misses.

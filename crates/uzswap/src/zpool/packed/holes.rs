@@ -9,8 +9,8 @@ use super::{PLACE_BITS, Place, REGION_BYTES_MAX};
 /// The end of a list.
 const NOWHERE: Place = (1 << PLACE_BITS) - 1;
 
-/// Holes are listed from this length on. The collector takes all holes of a region off their lists:
-/// so they are few (at most 980 of a region), and no object of a usual length fits the others.
+/// Holes are listed from this length on. No object of a usual length fits a shorter one. The
+/// collector takes all holes of a region off their lists, so these are few: at most 980.
 pub(super) const LISTED_BYTES_MIN: usize = 64;
 
 const FINE_BYTES: usize = 16;

@@ -74,7 +74,7 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// Those of the hole at the start of `bytes`.
+    /// The links of the hole at the start of `bytes`.
     pub(super) fn of(bytes: &[u8]) -> Links {
         Links { next: word(bytes, 0) >> NEXT_SHIFT, previous: word(bytes, 1) }
     }

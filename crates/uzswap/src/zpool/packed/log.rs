@@ -21,7 +21,7 @@ const REGION_PART: usize = 64;
 
 /// A new region is for so many objects of the log's mean length. The bytes that no object fits are
 /// a smaller part of a longer region; but a longer one takes longer to get, 2 us a page.
-const REGION_OBJECTS: usize = 32;
+const REGION_OBJECTS: usize = 20;
 
 /// Everything of one log that its lock protects.
 #[derive(Debug)]

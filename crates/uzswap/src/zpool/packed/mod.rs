@@ -11,7 +11,7 @@
 //! An object lies in one region, and so in one piece, behind a header of 6 bytes. A free leaves a
 //! hole, which joins the free bytes behind it and is listed by length. A call that inserts or
 //! removes also collects, in proportion to its bytes and at most 64 KiB
-//! ([collector](self::collector)).
+//! ([`collector`]).
 //!
 //! A log has its own lock, handles and regions. A pool has one log for each 16 MiB, up to 8.
 //!
@@ -20,8 +20,8 @@
 //!
 //! - H1: the items of a region follow each other up to its end; only the victim has a gap.
 //! - H2: the free bytes of a region and of a log are those of no object, and no region is all free.
-//! - H3: a hole of 64 bytes or more is on the list of its length, unless the collector will clear
-//!   it; no other item is on a list.
+//! - H3: a hole of 64 bytes or more is on the list of its length, unless it is ahead of the
+//!   collector. No other item is on a list.
 //! - H4: an object's cell leads to it, and every cell in use leads to an object of its log.
 
 mod audit;

@@ -132,7 +132,7 @@ impl Regions {
         self.free_bytes -= bytes;
     }
 
-    /// An object has left so many bytes of a region; whether that has no object now.
+    /// An object gives so many bytes of a region up; whether the region has no object now.
     #[inline]
     pub(super) fn free(&mut self, id: RegionId, bytes: usize) -> bool {
         self.table[id as usize].free_bytes += bytes as u32;

@@ -153,8 +153,8 @@ fn bytes_that_are_free_apart_are_used_before_an_insert_fails() {
 
 type Fault = (fn(&mut Log), &'static str);
 
-/// Cell 0 names an object at 0; behind it are a hole of 206 bytes, the object of cell 2, a hole up
-/// to 10,060, the object of cell 4 and the last hole.
+/// Cells 0, 2 and 4 name objects of 100 bytes. Between them are holes of 206 and of 9442 bytes; the
+/// last hole is behind them.
 const FAULTS: [Fault; 15] = [
     (
         |log| log.collector.victim = Some(Victim { region: 0, read: 0, write: 7 }),

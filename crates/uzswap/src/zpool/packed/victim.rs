@@ -1,4 +1,4 @@
-//! What the collector of a log knows: the region that it is emptying, and when the next one is due.
+//! The state of a log's collector: the region that it is emptying, and when the next one is due.
 
 use super::regions::{NO_REGION, RegionId};
 use super::{Place, offset_of, region_of};
@@ -13,7 +13,7 @@ pub(super) struct Victim {
     pub(super) write: usize,
 }
 
-/// What the collector of one log knows.
+/// The state of the collector of one log.
 #[derive(Debug)]
 pub(super) struct Collector {
     pub(super) victim: Option<Victim>,
