@@ -40,8 +40,9 @@ impl Handle {
         self.0
     }
 
-    /// Which table it belongs to. zsmalloc's classes count from 0, zblock's types from 216, and the
-    /// others have one number each. A handle of one allocator is none of another's.
+    /// Which table it belongs to. zsmalloc's classes count from 0, packed's logs from 208, zblock's
+    /// types from 216, and the others have one number each. A handle of one allocator is none of
+    /// another's.
     pub(super) fn set(self) -> usize {
         (self.0 >> (GENERATION_BITS + CELL_BITS)) as usize
     }

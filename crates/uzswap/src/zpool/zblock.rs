@@ -445,6 +445,7 @@ fn block_and_slot(location: Location) -> (BlockId, u32) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::packed;
     use super::super::zsmalloc::{
         CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, ClassTable, HandleHeader, ZsmallocOptions,
     };
@@ -478,12 +479,12 @@ mod tests {
     }
 
     #[test]
-    fn no_class_of_zsmalloc_has_a_handle_of_a_type() {
+    fn no_class_of_zsmalloc_has_a_handle_of_a_log_or_a_type() {
         for chain_size in CHAIN_SIZE_MIN..=CHAIN_SIZE_MAX {
             for (rule, header) in ChainRule::ALL.into_iter().zip(HandleHeader::ALL) {
                 let options = ZsmallocOptions::default().chain_size(chain_size).chain_rule(rule);
                 let table = ClassTable::new(options.handle_header(header));
-                assert!(table.classes().len() <= usize::from(HANDLE_SET));
+                assert!(table.classes().len() <= usize::from(packed::HANDLE_SET));
             }
         }
     }

@@ -62,9 +62,9 @@ const OBJECT_BYTES_MAX: usize = REGION_BYTES_MAX - HEADER_BYTES; // 69,626
 const LOGS_MAX: usize = 8;
 const PAGES_A_LOG: usize = 4096;
 
-/// The first log's mark of handles. No size class of zsmalloc has it or one of the next seven:
-/// there are at most 235 of them.
-const HANDLE_SET: u8 = 240;
+/// The first log's mark of handles: above those of zsmalloc's size classes, and the eight below
+/// those of zblock's types.
+pub(super) const HANDLE_SET: u8 = 208;
 
 /// Where an item is: a region's number and an offset, in bytes.
 type Place = Location;
