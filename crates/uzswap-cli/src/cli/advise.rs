@@ -12,6 +12,7 @@ use super::json::JsonOutput;
 use super::live::{self, parse_time};
 use super::progress::with_progress;
 use super::report_args::ReportArgs;
+use super::run::{ZPOOL, usual_filter};
 use super::sample::{self, SampleSize};
 use super::window;
 use crate::advise::machine::SwapState;
@@ -155,11 +156,12 @@ impl Advise {
         let Some((limit_bytes, compressor)) = report.limit().filter(|_| self.is_tried) else {
             return Ok(report);
         };
-        let compressor = compressor.parse().expect("it is one of ours");
+        let compressor: CompressorKind = compressor.parse().expect("it is one of ours");
+        let compressor = FilteredKind { compressor, filter: usual_filter(compressor) };
         let experiment = LiveExperiment {
             command: LiveCommand::new(self.command.clone()),
             parts: vec![LiveParts::Uzswap {
-                zpool: ZpoolKind::Zsmalloc,
+                zpool: ZPOOL,
                 compressor,
                 index: IndexKind::default(),
             }],

@@ -250,8 +250,8 @@ impl PageStore {
         Some((freed, start.elapsed()))
     }
 
-    /// Splits units, once half as many pages have left as are in units: the bytes of pages that
-    /// left stay in the pool until then.
+    /// Splits units, once half as many pages were freed as are in units. The bytes of freed pages
+    /// stay in the pool until then.
     fn split_units(&self, freed: u64) {
         let left = self.left.fetch_add(freed, Ordering::Relaxed) + freed;
         if self.zswap.options().unit_pages > 1

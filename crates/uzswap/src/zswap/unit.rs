@@ -45,7 +45,7 @@ const BYTES_MAX: usize = 1 << 16;
 
 const OBJECT_BYTES_MAX: usize = OBJECT_HEADER_MAX + HEAD_BYTES + BYTES_MAX;
 
-/// What a store knows of its units.
+/// Counts of a store's units.
 #[derive(Debug, Default)]
 pub(super) struct Units {
     /// Units that were made.
@@ -133,10 +133,10 @@ impl Head {
 }
 
 impl Zswap {
-    /// Keeps copies of `pages` under `first` and the keys after it, for the root. Those of one unit
+    /// Keeps copies of `pages` under `first` and the keys after it, for the root. Pages of one unit
     /// ([`ZswapOptions::unit_pages`](super::ZswapOptions::unit_pages), aligned) are compressed
-    /// together where the result fits the pool; other pages are stored as [`Zswap::store`] does.
-    /// `outcome` is called once for each page, with no lock held.
+    /// together, where the result fits the pool. [`Zswap::store`] stores the others. `outcome` is
+    /// called once for each page, with no lock held.
     ///
     /// # Panics
     ///

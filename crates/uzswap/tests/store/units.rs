@@ -1,8 +1,8 @@
 //! Goal: units lose, mix up or invent no page, free each object once and no earlier, and count what
 //! they do.
-//! Method: every history of four operations on a unit of two pages, and on two units; seeded random
-//! histories against a `HashMap` of whole pages, for each compressor with units, with records and
-//! without, with a limit, with a backing; threads on the same units; objects of a hostile pool.
+//! Method: every history of four operations on a unit of two pages, and on two units. Seeded random
+//! histories against a `HashMap` of whole pages, for each compressor with units: with records and
+//! without, with a limit, with a backing. Threads on the same units. A pool that changes objects.
 //! Audits on the way look into each object.
 //! Blind to: tenants, which units do not serve.
 
