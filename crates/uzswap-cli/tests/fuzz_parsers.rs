@@ -360,9 +360,9 @@ fn check_name<T: FromStr + Display + PartialEq>(text: &str) {
 
 #[test]
 fn names_and_the_command_line() {
-    let words = "lz4 lzo lzo-rle zstd:19 deflate:0 none zsmalloc zbud z3fold zblock packed \
-                 half odd reject store-as-is mixed json-tree 512M 1.5GiB .5K 99999999T 2s 500ms peak exit \
-                 zbud=8 -- - : = 18446744073709551615 -1 1e9";
+    let words = "lz4 lzo lzo-rle zstd:19 deflate:0 none zsmalloc zbud z3fold zblock packed half \
+                 odd reject store-as-is mixed json-tree 512M 1.5GiB .5K 99999999T 2s 500ms peak \
+                 exit zbud=8 -- - : = 18446744073709551615 -1 1e9";
     let words: Vec<&str> = words.split_whitespace().collect();
     let flags = [
         ["compare", "--compressor"],

@@ -123,8 +123,8 @@ impl BatchStore {
         Ok(())
     }
 
-    /// Whether the page of a place in the buffer needs a slot. A page that nobody touched needs none,
-    /// nor does one that equals the page of a group member.
+    /// Whether the page of a place in the buffer needs a slot. A page that nobody touched needs
+    /// none, nor does one that equals the page of a group member.
     fn needs_room(
         &mut self,
         at: usize,
