@@ -39,16 +39,12 @@ impl FreeSlots {
         self.count
     }
 
-    fn mask_of(&self, slots: u32) -> u16 {
-        (u32::from(u16::MAX) >> (16 - slots)) as u16 // 1 to 16
-    }
-
     /// Takes a slot, of a group that is in use if there is one.
     pub(super) fn take(&mut self) -> Option<u32> {
         if self.group_slots == 1 {
             return self.take_run(1);
         }
-        let all = self.mask_of(self.group_slots);
+        let all = mask_of(self.group_slots);
         while let Some(&number) = self.partial.last() {
             let group = &mut self.groups[number as usize];
             if group.free != 0 && group.free != all {
@@ -68,7 +64,7 @@ impl FreeSlots {
         let number = self.whole.pop()?;
         self.count -= slots as usize;
         if self.group_slots > 1 {
-            let free = self.mask_of(self.group_slots) & !self.mask_of(slots);
+            let free = mask_of(self.group_slots) & !mask_of(slots);
             self.groups[number as usize].free = free;
             self.list(number);
         }
@@ -88,7 +84,7 @@ impl FreeSlots {
         }
         let group = &mut self.groups[number as usize];
         group.free |= 1 << (slot % self.group_slots);
-        match group.free == self.mask_of(self.group_slots) {
+        match group.free == mask_of(self.group_slots) {
             true => self.whole.push(number),
             false => self.list(number),
         }
@@ -122,6 +118,11 @@ impl FreeSlots {
         (self.whole.capacity() + self.partial.capacity()) * size_of::<u32>()
             + self.groups.capacity() * size_of::<Group>()
     }
+}
+
+/// The bits of the first `slots` of a group, 1 to 16.
+fn mask_of(slots: u32) -> u16 {
+    (u32::from(u16::MAX) >> (16 - slots)) as u16
 }
 
 #[cfg(test)]

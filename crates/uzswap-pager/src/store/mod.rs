@@ -253,11 +253,11 @@ impl PageStore {
     /// Splits units, once half as many pages were freed as are in units. The bytes of freed pages
     /// stay in the pool until then.
     fn split_units(&self, freed: u64) {
+        if self.zswap.options().unit_pages == 1 {
+            return;
+        }
         let left = self.left.fetch_add(freed, Ordering::Relaxed) + freed;
-        if self.zswap.options().unit_pages > 1
-            && left >= SPLIT_AFTER
-            && left >= self.zswap.counters().unit_pages / 2
-        {
+        if left >= SPLIT_AFTER && left >= self.zswap.counters().unit_pages / 2 {
             self.zswap.compact();
             self.left.store(0, Ordering::Relaxed);
         }

@@ -27,13 +27,12 @@ use super::parts::StoreId;
 use super::shard::unit_keys;
 use super::tenant_id::TenantNumber;
 use super::{
-    Effort, OBJECT_HEADER_MAX, StoreError, Stored, WhenFull, Zswap, object_header, with_room,
-    with_scratch,
+    Effort, OBJECT_HEADER_MAX, StoreError, Stored, TenantId, WhenFull, Zswap, object_header,
+    with_room, with_scratch,
 };
 use crate::compressor::{Corrupt, UNIT_PAGES_MAX};
 use crate::index::IndexError;
 use crate::page::{PAGE_SIZE, Page, PageKey};
-use crate::zswap::TenantId;
 
 const NUMBER_BYTES: usize = 6;
 
@@ -211,26 +210,20 @@ impl Zswap {
         {
             return; // each page is refused with the reason
         }
-        let words = |page: &Page| self.options.same_filled.word(page);
-        let mut held = [Held::of_root(Content::WrittenBack); UNIT_PAGES_MAX];
+        let mut words = [None; UNIT_PAGES_MAX];
         let mut mask = 0_u16;
         let position = key.0 as usize & (self.options.unit_pages - 1);
         for (at, page) in pages.iter().enumerate() {
-            match words(page) {
-                Some(word) => held[at].content = Content::SameFilled(word),
-                None => mask |= 1 << (position + at),
-            }
+            words[at] = self.options.same_filled.word(page);
+            mask |= u16::from(words[at].is_none()) << (position + at);
         }
         let Some(of_unit) =
             with_room(&ROOM, Room::new, |room| self.keep_unit(effort, key, pages, mask, room))
         else {
             return;
         };
-        for (at, held) in held.iter_mut().enumerate() {
-            if mask & 1_u16.checked_shl((position + at) as u32).unwrap_or(0) != 0 {
-                *held = of_unit;
-            }
-        }
+        let of_word = |word| Held::of_root(Content::SameFilled(word));
+        let held = words.map(|word| word.map_or(of_unit, of_word));
         self.put_unit(key, &held[..pages.len()], of_unit, stored);
         self.hysteresis.note_growth(self.limited_bytes());
         if let Some(start) = start {
@@ -316,16 +309,14 @@ impl Zswap {
         shard.counters.stored_units += u64::from(in_unit > 0);
         drop(shard);
         stale.into_iter().flatten().for_each(|held| self.release(held));
-        let Content::InUnit { bytes, .. } = of_unit.content else { return };
-        let pages = held.iter().filter(|held| held.content == of_unit.content).count() as u64;
-        // The pages that the index has no room for.
+        // The pages that the index has no room for: the last one frees the object, if no entry
+        // names it.
+        let bytes = of_unit.content.compressed_bytes() as u16; // a share
         let left = Held { content: Content::LeftUnit { bytes }, ..of_unit };
-        match in_unit {
-            0 => {
-                (1..pages).for_each(|_| self.release_object(left));
-                self.release_object(of_unit);
-            }
-            _ => (in_unit..pages).for_each(|_| self.release_object(left)),
+        let pages = held.iter().filter(|held| held.content == of_unit.content).count() as u64;
+        for page in in_unit..pages {
+            let is_last = in_unit == 0 && page + 1 == pages;
+            self.release_object(if is_last { of_unit } else { left });
         }
     }
 
@@ -371,6 +362,9 @@ impl Zswap {
     /// how many were split.
     pub(super) fn split_units(&self) -> usize {
         let unit_pages = self.options.unit_pages as u64;
+        if unit_pages == 1 {
+            return 0;
+        }
         let mut split = 0;
         for lock in self.shards.iter() {
             let mut sparse = Vec::new();
