@@ -223,7 +223,7 @@ fn traces() {
                 cut += u64::from(!info.complete);
                 let zswap = || Zswap::new(ZswapOptions::bare()).unwrap();
                 let run = replay_trace(&trace, "lz4", zswap).expect("the pages are right");
-                assert_eq!(run.traced.unwrap().stores, info.totals.stores, "seed {seed}");
+                assert_eq!(run.traced.unwrap().counts.stores, info.totals.stores, "seed {seed}");
             }
             Err(error) => {
                 assert!(!error.is_machine() && error.to_string().len() > 20, "{error}");

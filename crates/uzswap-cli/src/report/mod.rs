@@ -261,7 +261,7 @@ impl Findings {
         let rejected_pages = match (&runs[0].accessed, &runs[0].traced) {
             (None, None) => figures.rejected_pages(),
             (Some(accessed), _) => accessed.refused_pages,
-            (_, Some(traced)) => traced.refused_at_peak,
+            (_, Some(traced)) => traced.counts.refused_at_peak,
         };
         let by_run = |of: fn(&RunResult) -> &Latencies| {
             runs.iter().map(|run| of(run).summary().percentiles()).collect()

@@ -4,27 +4,16 @@ use serde::{Deserialize, Serialize};
 
 use super::format::{Screen, fact, fitted, mib, section, share, table, thousands};
 use super::{CorpusInfo, Findings, Report, label};
-use crate::measure::replay::{RunResult, Traced};
+use crate::measure::replay::{RunResult, TraceCounts, Traced};
 use crate::measure::stats::mean;
 use uzswap::page::PAGE_SIZE;
 
 /// The events of one combination. Counts are the same in each run; lists have an element a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TraceFindings {
-    /// Stores.
-    pub stores: u64,
-    /// Of these, refused.
-    pub refused_stores: u64,
-    /// Pages that were missing when the pool was largest, as they had been refused.
-    pub refused_at_peak: u64,
-    /// Loads, each of which gave what was stored.
-    pub loads: u64,
-    /// Loads that were left out, as the page had been refused.
-    pub missed_loads: u64,
-    /// Frees of pages that the store had.
-    pub frees: u64,
-    /// Pages that the store had at the end.
-    pub pages_left: u64,
+    /// The counts.
+    #[serde(flatten)]
+    pub counts: TraceCounts,
     /// Seconds in stores, run by run.
     pub store_s: Vec<f64>,
     /// Seconds in loads, run by run.
@@ -37,25 +26,10 @@ impl TraceFindings {
     /// Of the runs, where they replayed a trace.
     pub(super) fn of(runs: &[RunResult]) -> Option<TraceFindings> {
         let all: Vec<Traced> = runs.iter().filter_map(|run| run.traced).collect();
-        let Traced {
-            stores,
-            refused_stores,
-            refused_at_peak,
-            loads,
-            missed_loads,
-            frees,
-            pages_left,
-            ..
-        } = *all.first()?;
+        let counts = all.first()?.counts;
         let each = |of: fn(&Traced) -> f64| all.iter().map(of).collect();
         Some(TraceFindings {
-            stores,
-            refused_stores,
-            refused_at_peak,
-            loads,
-            missed_loads,
-            frees,
-            pages_left,
+            counts,
             store_s: each(|run| run.store_s),
             load_s: each(|run| run.load_s),
             free_s: each(|run| run.free_s),
@@ -93,13 +67,13 @@ pub(super) fn verbs(report: &Report, screen: Screen) -> String {
         let mean = |seconds: &[f64]| format!("{:.3}", mean(seconds));
         table.add_row([
             label(findings),
-            thousands(trace.stores),
+            thousands(trace.counts.stores),
             mean(&trace.store_s),
-            thousands(trace.refused_stores),
-            thousands(trace.loads),
+            thousands(trace.counts.refused_stores),
+            thousands(trace.counts.loads),
             mean(&trace.load_s),
-            thousands(trace.missed_loads),
-            thousands(trace.frees),
+            thousands(trace.counts.missed_loads),
+            thousands(trace.counts.frees),
             mean(&trace.free_s),
         ]);
     }
@@ -112,7 +86,7 @@ pub(super) fn at_end(report: &Report, screen: Screen) -> String {
     for findings in &report.combinations {
         let Some(trace) = &findings.trace else { continue };
         let figures = &findings.figures;
-        let mut row = vec![label(findings), thousands(trace.pages_left)];
+        let mut row = vec![label(findings), thousands(trace.counts.pages_left)];
         for bytes in [figures.pool_after_free_bytes, figures.pool_after_compact_bytes] {
             let percent = bytes as f64 / figures.pool_total_size.max(1) as f64 * 100.0;
             row.extend([thousands(bytes), format!("{percent:.1}%")]);
@@ -128,15 +102,15 @@ pub(super) fn refusals(all: &[&Findings], compressor: &str) -> Option<String> {
     let refusing: Vec<String> = all
         .iter()
         .filter_map(|findings| Some((findings, findings.trace.as_ref()?)))
-        .filter(|(_, trace)| trace.refused_stores > 0)
+        .filter(|(_, trace)| trace.counts.refused_stores > 0)
         .map(|(findings, trace)| {
             format!(
                 "{} {} of {} stores ({}), and so {} loads were left out",
                 findings.parts.zpool,
-                thousands(trace.refused_stores),
-                thousands(trace.stores),
-                share(trace.refused_stores, trace.stores),
-                thousands(trace.missed_loads),
+                thousands(trace.counts.refused_stores),
+                thousands(trace.counts.stores),
+                share(trace.counts.refused_stores, trace.counts.stores),
+                thousands(trace.counts.missed_loads),
             )
         })
         .collect();

@@ -335,8 +335,8 @@ pub(crate) fn trace(mut data: &[u8]) {
             assert_eq!(info.totals.events(), events.len() as u64);
             let run = replay_trace(&trace, "none", || Zswap::new(ZswapOptions::bare()).unwrap());
             let traced = run.expect("the pages are right").traced.unwrap();
-            let missed = traced.loads + traced.missed_loads;
-            assert_eq!((traced.stores, missed), (totals[0], totals[2]));
+            let missed = traced.counts.loads + traced.counts.missed_loads;
+            assert_eq!((traced.counts.stores, missed), (totals[0], totals[2]));
         }
         Err(error) => assert!(events.is_none() && !error.is_machine(), "{error}"),
     }

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use access::{Accessed, Accesses};
-pub use trace::{Trace, TraceInfo, TraceReadError, Traced, replay_trace};
+pub use trace::{Trace, TraceCounts, TraceInfo, TraceReadError, Traced, replay_trace};
 
 use crate::corpus::sample::UnitSums;
 use crate::corpus::size_list::SizeList;

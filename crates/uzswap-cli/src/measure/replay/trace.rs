@@ -109,9 +109,9 @@ impl TraceReadError {
     }
 }
 
-/// Results of the replay of a trace, beside those of any run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Traced {
+/// Counts of the replay of a trace: the same in each run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceCounts {
     /// Stores.
     pub stores: u64,
     /// Of these, refused.
@@ -122,16 +122,23 @@ pub struct Traced {
     pub loads: u64,
     /// Loads that were left out, as the page had been refused.
     pub missed_loads: u64,
-    /// Frees.
+    /// Frees of pages that the store had.
     pub frees: u64,
+    /// Pages that the store had at the end.
+    pub pages_left: u64,
+}
+
+/// Results of the replay of a trace, beside those of any run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Traced {
+    /// The counts.
+    pub counts: TraceCounts,
     /// Seconds in stores.
     pub store_s: f64,
     /// Seconds in loads.
     pub load_s: f64,
     /// Seconds in frees.
     pub free_s: f64,
-    /// Pages that the store had at the end.
-    pub pages_left: u64,
 }
 
 impl Trace {
@@ -313,7 +320,7 @@ pub fn replay_trace(
         let pool_bytes = zswap.budget().pool_bytes();
         if pool_bytes > figures.pool_total_size || figures.pages == 0 {
             figures = figures_of(&zswap, trace);
-            replay.traced.refused_at_peak = replay.refused_now;
+            replay.traced.counts.refused_at_peak = replay.refused_now;
         }
         if pool_bytes > rss_at {
             rss_at = pool_bytes + pool_bytes / RSS_PART;
@@ -328,14 +335,14 @@ pub fn replay_trace(
     figures.reject_alloc_fail = counters.reject_alloc_fail;
     figures.reject_kmemcache_fail = counters.reject_kmemcache_fail;
     figures.pool_peak_bytes = memory.pool_peak_bytes;
-    figures.freed_pages = traced.frees;
+    figures.freed_pages = traced.counts.frees;
     figures.kept_compressed_bytes = memory.compressed_bytes;
     figures.pool_after_free_bytes = memory.pool_bytes;
     resident.after_free = rss()?;
     zswap.compact();
     figures.pool_after_compact_bytes = zswap.memory().pool_bytes;
     resident.after_compact = rss()?;
-    traced.pages_left = load_rest(trace, &zswap, compressor, &held)?;
+    traced.counts.pages_left = load_rest(trace, &zswap, compressor, &held)?;
     zswap.audit().map_err(|error| ReplayError::Audit(error.into()))?;
     Ok(RunResult {
         figures,
@@ -343,7 +350,7 @@ pub fn replay_trace(
         phases: Phases { trace: Some(spent), ..Phases::default() },
         store_ns,
         load_ns,
-        verified_pages: traced.loads + traced.pages_left,
+        verified_pages: traced.counts.loads + traced.counts.pages_left,
         accessed: None,
         traced: Some(traced),
         unit_sums: Vec::new(),
@@ -511,14 +518,14 @@ impl Replay<'_> {
             let is_left_out = *outcome == Outcome::LeftOut;
             match step.action {
                 Action::Store(_) => {
-                    traced.stores += 1;
-                    traced.refused_stores += u64::from(*outcome == Outcome::Refused);
+                    traced.counts.stores += 1;
+                    traced.counts.refused_stores += u64::from(*outcome == Outcome::Refused);
                     traced.store_s += took.as_secs_f64();
                     store_ns.record(ns);
                 }
-                Action::Load(_) if is_left_out => traced.missed_loads += 1,
+                Action::Load(_) if is_left_out => traced.counts.missed_loads += 1,
                 Action::Load(content) => {
-                    traced.loads += 1;
+                    traced.counts.loads += 1;
                     traced.load_s += took.as_secs_f64();
                     load_ns.record(ns);
                     let stored = self.trace.content(content, &mut made[at]);
@@ -527,7 +534,7 @@ impl Replay<'_> {
                 }
                 Action::Free if is_left_out => {}
                 Action::Free => {
-                    traced.frees += 1;
+                    traced.counts.frees += 1;
                     traced.free_s += took.as_secs_f64();
                 }
             }
@@ -598,20 +605,20 @@ mod tests {
             let options = ZswapOptions::bare().zpool(zpool);
             let run = replay_trace(&trace, "lz4", || Zswap::new(options).unwrap()).unwrap();
             let traced = run.traced.unwrap();
-            assert_eq!(traced.stores, stores);
-            assert_eq!(traced.loads + traced.missed_loads, loads);
-            assert!(traced.frees <= frees && traced.refused_stores > 0);
-            assert_eq!(run.verified_pages, traced.loads + traced.pages_left);
+            assert_eq!(traced.counts.stores, stores);
+            assert_eq!(traced.counts.loads + traced.counts.missed_loads, loads);
+            assert!(traced.counts.frees <= frees && traced.counts.refused_stores > 0);
+            assert_eq!(run.verified_pages, traced.counts.loads + traced.counts.pages_left);
             assert_eq!(run.store_ns.summary().count, stores);
-            assert_eq!(run.load_ns.summary().count, traced.loads);
+            assert_eq!(run.load_ns.summary().count, traced.counts.loads);
             let figures = run.figures;
             assert!(figures.pool_total_size <= figures.pool_peak_bytes);
             assert!(figures.pool_after_free_bytes <= figures.pool_peak_bytes);
-            assert_eq!(figures.rejected_pages(), traced.refused_stores);
+            assert_eq!(figures.rejected_pages(), traced.counts.refused_stores);
             assert_eq!(run.phases.total(), run.phases.trace.unwrap());
             // Of the 200 keys.
-            assert!(traced.refused_at_peak + figures.stored_pages <= 200);
-            assert!(traced.pages_left <= 200);
+            assert!(traced.counts.refused_at_peak + figures.stored_pages <= 200);
+            assert!(traced.counts.pages_left <= 200);
         }
     }
 
@@ -621,8 +628,11 @@ mod tests {
         let options = ZswapOptions::bare().incompressible(uzswap::zswap::Incompressible::StoreAsIs);
         let traced =
             replay_trace(&trace, "lz4", || Zswap::new(options).unwrap()).unwrap().traced.unwrap();
-        assert_eq!((traced.stores, traced.loads, traced.frees), (stores, loads, frees));
-        assert_eq!((traced.refused_stores, traced.missed_loads), (0, 0));
+        assert_eq!(
+            (traced.counts.stores, traced.counts.loads, traced.counts.frees),
+            (stores, loads, frees)
+        );
+        assert_eq!((traced.counts.refused_stores, traced.counts.missed_loads), (0, 0));
     }
 
     #[test]
