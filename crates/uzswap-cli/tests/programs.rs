@@ -51,7 +51,7 @@ struct Program {
 #[derive(Debug, Clone, Copy)]
 enum With {
     Nothing,
-    /// A file behind the pool.
+    /// A file behind a pool of a quarter of the limit, however well the pages compress.
     File,
 }
 
@@ -384,12 +384,13 @@ fn compare(program: &Program) {
     let file = folder.path().join("behind the pool");
     let file = file.to_str().unwrap();
     for &(percent, with) in program.limits {
+        let limit = peak * percent / 100;
+        let max_pool = (limit / 4).to_string();
         let options: &[&str] = match with {
             With::Nothing => &[],
-            With::File => &["--backing", file],
+            With::File => &["--backing", file, "--max-pool", &max_pool],
         };
         for _ in 0..setting("UZSWAP_PROGRAMS_REPEAT") {
-            let limit = peak * percent / 100;
             let run = run_in(limit, options, &argv).output().unwrap();
             let Output { status, stdout, stderr } = run;
             let (stdout, stderr) = (text(&stdout), text(&stderr));
