@@ -19,7 +19,7 @@ const DENSE_ABOVE: u64 = 2;
 /// pages get three times as dense. Then the compressor would change for ever.
 const FAST_BELOW: u64 = 4;
 
-/// Slots that a round checks: some ms of work at most.
+/// Slots that a round checks, whole units: some ms of work at most.
 const SLOTS_A_ROUND: u32 = 64;
 
 /// No slot has this number.
@@ -83,9 +83,9 @@ impl Density {
     /// one it compacts the pool.
     pub(crate) fn recompress_some(&self, zswap: &Zswap, count: u32) {
         let Some(slots) = self.next_slots(count) else { return };
-        for slot in slots {
+        for slot in slots.step_by(zswap.options().unit_pages) {
             // A load reports a corrupt page.
-            let _ = zswap.recompress(key(slot));
+            let _ = zswap.recompress_unit(key(slot));
         }
         if self.is_done() {
             // Their old objects were of sizes that nothing is stored in any more: the holes stay.

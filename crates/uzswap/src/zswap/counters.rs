@@ -124,6 +124,8 @@ counters! {
     Total opened_units,
     /// Times that a unit was decompressed for one page, as far as its thread has opened another.
     Total units_opened_for_one,
+    /// Units that recompression made of stored pages.
+    Total joined_units,
     /// Units of which few pages were left, each of which is an object of its own since.
     Total split_units,
     /// Loads that failed as the object was corrupt, and writebacks.

@@ -34,6 +34,7 @@ mod counters;
 mod entry;
 mod error;
 mod hysteresis;
+mod join;
 mod latency;
 mod load;
 mod long_words;

@@ -85,7 +85,7 @@ impl Zswap {
     }
 
     /// Whether what is kept for `key`, whose shard is locked, is this object, byte for byte.
-    fn is_still_object(&self, key: PageKey, held: Held, object: &[u8]) -> bool {
+    pub(super) fn is_still_object(&self, key: PageKey, held: Held, object: &[u8]) -> bool {
         let handle = held.content.handle().expect("it is in the pool");
         let compare = |slot: &[u8]| self.check_slot(key, held, slot).is_ok_and(|now| now == object);
         self.zpool.read(handle, compare).unwrap_or(false)

@@ -37,7 +37,7 @@ use crate::page::{PAGE_SIZE, Page, PageKey};
 const NUMBER_BYTES: usize = 6;
 
 /// Bytes in front of the compressed pages.
-const HEAD_BYTES: usize = NUMBER_BYTES + 2 + 2;
+pub(super) const HEAD_BYTES: usize = NUMBER_BYTES + 2 + 2;
 
 /// Bytes that a unit may be compressed to: two bytes count them.
 const BYTES_MAX: usize = 1 << 16;
@@ -53,10 +53,13 @@ pub(super) struct Units {
     pub(super) opened_for_one: AtomicU64,
 }
 
+/// A thread's room for the object of a unit.
+pub(super) type ObjectRoom = [u8; OBJECT_BYTES_MAX];
+
 /// A thread's room for a unit: pages to compress, and an object.
-struct Room {
-    pages: Vec<Page>,
-    object: Box<[u8; OBJECT_BYTES_MAX]>,
+pub(super) struct Room {
+    pub(super) pages: Vec<Page>,
+    pub(super) object: Box<ObjectRoom>,
 }
 
 /// The unit that a thread decompressed last.
@@ -73,7 +76,7 @@ thread_local! {
 }
 
 impl Room {
-    fn new() -> Room {
+    pub(super) fn new() -> Room {
         let object = vec![0; OBJECT_BYTES_MAX].into_boxed_slice();
         Room { pages: Vec::new(), object: object.try_into().expect("as long") }
     }
@@ -88,8 +91,8 @@ impl Opened {
 
 /// The start of a unit's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Head {
-    number: u64,
+pub(super) struct Head {
+    pub(super) number: u64,
     /// Bit n: the page of the n-th key is in it.
     mask: u16,
     /// Bytes of the compressed pages.
@@ -217,11 +220,21 @@ impl Zswap {
             words[at] = self.options.same_filled.word(page);
             mask |= u16::from(words[at].is_none()) << (position + at);
         }
-        let Some(of_unit) =
-            with_room(&ROOM, Room::new, |room| self.keep_unit(effort, key, pages, mask, room))
-        else {
+        if mask.count_ones() < 2 {
             return;
-        };
+        }
+        let kept = with_room(&ROOM, Room::new, |room| {
+            let unit_pages = if mask.count_ones() as usize == pages.len() {
+                pages
+            } else {
+                room.pages.clear();
+                let of_unit = pages.iter().zip(words).filter(|(_, word)| word.is_none());
+                room.pages.extend(of_unit.map(|(page, _)| page));
+                &room.pages
+            };
+            self.keep_unit(effort, key, mask, unit_pages, &mut room.object, usize::MAX)
+        });
+        let Some(of_unit) = kept else { return };
         let of_word = |word| Held::of_root(Content::SameFilled(word));
         let held = words.map(|word| word.map_or(of_unit, of_word));
         self.put_unit(key, &held[..pages.len()], of_unit, stored);
@@ -231,45 +244,35 @@ impl Zswap {
         }
     }
 
-    /// Compresses the pages in `mask` and puts the object into the pool; what is known of each.
-    fn keep_unit(
+    /// Compresses the pages of a unit, those in `mask`, and puts the object into the pool, if it has
+    /// `bytes_max` at most; what is known of each page.
+    pub(super) fn keep_unit(
         &self,
         effort: Effort,
         key: PageKey,
-        pages: &[Page],
         mask: u16,
-        room: &mut Room,
+        pages: &[Page],
+        object: &mut ObjectRoom,
+        bytes_max: usize,
     ) -> Option<Held> {
-        let count = mask.count_ones() as usize;
-        if count < 2 {
-            return None;
-        }
-        let position = key.0 & (self.options.unit_pages as u64 - 1);
-        let unit_pages = if count == pages.len() {
-            pages.as_flattened()
-        } else {
-            room.pages.clear();
-            let is_in = |at: usize| mask & 1 << (position as usize + at) != 0;
-            room.pages.extend(pages.iter().enumerate().filter(|&(at, _)| is_in(at)).map(|of| of.1));
-            room.pages.as_flattened()
-        };
+        let count = pages.len();
         let front = OBJECT_HEADER_MAX + HEAD_BYTES;
         let header_bytes = self.options.object_header_bytes;
         let most = self.zpool.object_size_max().saturating_sub(header_bytes + HEAD_BYTES);
         let most = most.min(count * UNIT_SHARE_MAX - HEAD_BYTES).min(BYTES_MAX);
-        let out = &mut room.object[front..front + most];
-        let bytes = self.compressor.compress_unit(effort, unit_pages, out)?;
+        let most = most.min(bytes_max.saturating_sub(HEAD_BYTES));
+        let out = &mut object[front..front + most];
+        let bytes = self.compressor.compress_unit(effort, pages.as_flattened(), out)?;
         let number = self.units.made.fetch_add(1, Ordering::Relaxed) + 1;
         let head = Head { number, mask, bytes };
-        room.object[OBJECT_HEADER_MAX..front].copy_from_slice(&head.to_bytes());
+        object[OBJECT_HEADER_MAX..front].copy_from_slice(&head.to_bytes());
         let start = OBJECT_HEADER_MAX - header_bytes;
         let first = self.unit_key(key);
-        room.object[start..OBJECT_HEADER_MAX]
-            .copy_from_slice(&object_header(first)[..header_bytes]);
-        let checksum = self.checksum_of(first, &room.object[OBJECT_HEADER_MAX..front + bytes]);
+        object[start..OBJECT_HEADER_MAX].copy_from_slice(&object_header(first)[..header_bytes]);
+        let checksum = self.checksum_of(first, &object[OBJECT_HEADER_MAX..front + bytes]);
         let share = (HEAD_BYTES + bytes) / count; // at most UNIT_SHARE_MAX
         self.charge(TenantNumber::ROOT, (share * count) as u64).ok()?;
-        match self.zpool.insert(&room.object[start..front + bytes]) {
+        match self.zpool.insert(&object[start..front + bytes]) {
             Ok(handle) => {
                 let content = Content::InUnit { handle, bytes: share as u16 };
                 Some(Held { content, checksum, written: None, tenant: TenantNumber::ROOT })
@@ -309,11 +312,15 @@ impl Zswap {
         shard.counters.stored_units += u64::from(in_unit > 0);
         drop(shard);
         stale.into_iter().flatten().for_each(|held| self.release(held));
-        // The pages that the index has no room for: the last one frees the object, if no entry
-        // names it.
+        let pages = held.iter().filter(|held| held.content == of_unit.content).count() as u64;
+        self.release_shares(of_unit, in_unit, pages);
+    }
+
+    /// Gives up the shares of those pages of a new unit that no entry names: `in_unit` of `pages`
+    /// have one. Where none has, the last one frees the object.
+    pub(super) fn release_shares(&self, of_unit: Held, in_unit: u64, pages: u64) {
         let bytes = of_unit.content.compressed_bytes() as u16; // a share
         let left = Held { content: Content::LeftUnit { bytes }, ..of_unit };
-        let pages = held.iter().filter(|held| held.content == of_unit.content).count() as u64;
         for page in in_unit..pages {
             let is_last = in_unit == 0 && page + 1 == pages;
             self.release_object(if is_last { of_unit } else { left });
@@ -408,7 +415,7 @@ impl Zswap {
             }
             let Ok(number) = self.with_slot(key, held, shard, |slot| {
                 self.restore(key, held, slot, &mut page)?;
-                self.unit_number(key, slot)
+                Ok(self.unit_in(key, slot)?.0.number)
             }) else {
                 return false;
             };
@@ -419,9 +426,8 @@ impl Zswap {
             let Some(made) = made else { return false };
             let made = Held { written: held.written, ..made };
             let mut shard = lock.lock();
-            // An equal entry does not prove that it names the same unit: its number does.
-            let is_same = shard.get(key) == Some((entry, held))
-                && self.zpool.read(unit, |slot| self.unit_number(key, slot)) == Ok(Ok(number));
+            let is_same =
+                shard.get(key) == Some((entry, held)) && self.is_still_unit(key, held, number);
             if !is_same || !shard.replace_object(key, entry, made) {
                 drop(shard);
                 self.release_object(made);
@@ -436,8 +442,21 @@ impl Zswap {
         is_gone
     }
 
-    /// The number of the unit in the slot of a page.
-    fn unit_number(&self, key: PageKey, slot: &[u8]) -> Result<u64, Corrupt> {
-        Ok(Head::split(self.check_header(self.unit_key(key), slot)?)?.0.number)
+    /// Whether the unit that the page of `key` is in, whose shard is locked, has this number. An
+    /// equal entry does not prove that.
+    pub(super) fn is_still_unit(&self, key: PageKey, held: Held, number: u64) -> bool {
+        let handle = held.content.handle().expect("it is in the pool");
+        let number_in =
+            |slot: &[u8]| self.unit_in(key, slot).is_ok_and(|(head, _)| head.number == number);
+        self.zpool.read(handle, number_in).unwrap_or(false)
+    }
+
+    /// The head of the unit in the slot of a page, and its compressed pages.
+    pub(super) fn unit_in<'a>(
+        &self,
+        key: PageKey,
+        slot: &'a [u8],
+    ) -> Result<(Head, &'a [u8]), Corrupt> {
+        Head::split(self.check_header(self.unit_key(key), slot)?)
     }
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use uzswap::backing::MemoryBacking;
 use uzswap::compressor::{
-    Compressor, CompressorKind, Corrupt, Filter, OUTPUT_BYTES, UNIT_PAGES_MAX,
+    CompressError, Compressor, CompressorKind, Corrupt, Filter, OUTPUT_BYTES, UNIT_PAGES_MAX,
 };
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::random::SplitMix64;
@@ -132,7 +132,7 @@ impl Modelled {
 /// Operations of the small histories, on the keys of a unit of two.
 type Operation = fn(&mut Modelled) -> usize;
 
-const OPERATIONS: [Operation; 9] = [
+const OPERATIONS: [Operation; 10] = [
     |store| store.store_all(0, &[2, 3]),
     |store| store.store_all(0, &[2, 1]),
     |store| store.store_all(1, &[4, 5]), // of two units: alone
@@ -142,6 +142,7 @@ const OPERATIONS: [Operation; 9] = [
     |store| store.invalidate(0),
     |store| store.invalidate_range(0..=3),
     |store| store.zswap.compact(),
+    |store| store.zswap.recompress_unit(PageKey(1)).unwrap(),
 ];
 
 #[test]
@@ -211,6 +212,175 @@ fn compaction_splits_a_unit_of_which_half_is_left() {
 }
 
 #[test]
+fn pages_that_rest_become_one_dense_object() {
+    for (records, compressor) in [(false, "lz4"), (true, "lz4"), (false, "lz4+zstd")] {
+        let records = records.then(RecordOptions::default);
+        let mut store = Modelled::new(options(8, compressor).records(records).build().unwrap());
+        for key in [0, 1, 3, 4, 5, 7] {
+            assert_eq!(store.store_all(key, &[[2, 1, 3, 4, 5, 6, 7, 2][key as usize]]), 0);
+        }
+        let compressed = |store: &Modelled| store.zswap.memory().compressed_bytes as usize;
+        let objects = |store: &Modelled| store.zswap.zpool().stats().objects;
+        let counts = |store: &Modelled| {
+            let counters = store.zswap.counters();
+            (counters.joined_units, counters.unit_pages, counters.recompressed_pages)
+        };
+        let join = |store: &Modelled, key| store.zswap.recompress_unit(PageKey(key)).unwrap();
+        let (bytes_before, objects_before) = (compressed(&store), objects(&store));
+        let saved = join(&store, 4);
+        assert!(saved > 0 && compressed(&store) == bytes_before - saved, "{saved}");
+        assert_eq!((counts(&store), objects(&store)), ((1, 5, 5), objects_before - 4));
+        store.check();
+        assert_eq!((join(&store, 0), counts(&store)), (0, (1, 5, 5)), "it is dense");
+        // A page that came since is joined with those that stayed.
+        assert_eq!(store.load_exclusive(0) + store.store_all(2, &[7]), 1);
+        assert!(join(&store, 0) > 0);
+        assert_eq!((counts(&store), objects(&store)), ((2, 5, 10), objects_before - 4));
+        store.check();
+        // A unit of the fast compressor becomes one of the dense one.
+        assert_eq!(store.store_all(8, &[2, 3, 4, 5]), 0);
+        let is_pair = compressor.contains('+');
+        assert_eq!(join(&store, 8) > 0, is_pair);
+        store.check();
+    }
+}
+
+/// Has another thread do something while it compresses a unit, once.
+#[derive(Debug)]
+struct Interrupted(Box<dyn Compressor>, Arc<Mutex<Option<Interruption>>>);
+
+type Interruption = (Arc<Zswap>, fn(&Zswap));
+
+impl Compressor for Interrupted {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+        self.0.compress(page, out)
+    }
+
+    fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
+        self.0.decompress(object, page)
+    }
+
+    fn unit_pages_max(&self) -> usize {
+        self.0.unit_pages_max()
+    }
+
+    fn compress_unit(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
+        let planned = self.1.lock().unwrap().take();
+        if let Some((store, interrupt)) = planned {
+            std::thread::spawn(move || interrupt(&store)).join().unwrap();
+        }
+        self.0.compress_unit(pages, out)
+    }
+
+    fn decompress_unit(&self, object: &[u8], pages: &mut [u8]) -> Result<(), Corrupt> {
+        self.0.decompress_unit(object, pages)
+    }
+}
+
+/// Pages of the same compressed length.
+fn marked(number: u64) -> Page {
+    let mut page = page_of(2);
+    page[0] = number as u8;
+    page
+}
+
+#[test]
+fn a_page_that_changes_while_it_is_joined_is_what_it_became() {
+    // The page of each key, or of none; keys 4 to 7 are those of a unit.
+    let cases: [(fn(&Zswap), [u64; 4]); 5] = [
+        (|zswap| _ = zswap.store(PageKey(5), &marked(85)), [2, 85, 4, 5]),
+        (|zswap| _ = zswap.invalidate_range(PageKey(4)..=PageKey(6)), [0, 0, 0, 5]),
+        (|zswap| _ = zswap.invalidate_range(PageKey(4)..=PageKey(7)), [0, 0, 0, 0]),
+        // Another object of that length has the handle: it comes again after as many others.
+        (
+            |zswap| {
+                (0..1 << 12).for_each(|number| {
+                    zswap.invalidate(PageKey(4));
+                    zswap.store(PageKey(4), &marked(number % 64 + 80)).unwrap();
+                });
+            },
+            [143, 3, 4, 5],
+        ),
+        (
+            |zswap| {
+                (0..1 << 12).for_each(|number| {
+                    zswap.invalidate_range(PageKey(4)..=PageKey(6));
+                    let pages = [number % 64 + 80, 83, 84].map(marked);
+                    zswap.store_all(PageKey(4), &pages, |_, stored| _ = stored.unwrap());
+                });
+            },
+            [143, 83, 84, 5],
+        ),
+    ];
+    for (records, is_unit) in [(false, false), (true, false), (false, true)] {
+        for (case, (interrupt, expected)) in cases.into_iter().enumerate() {
+            let setting = options(4, "lz4").records(records.then(RecordOptions::default));
+            let planned = Arc::new(Mutex::new(None));
+            let lz4 = "lz4".parse::<CompressorKind>().unwrap().build();
+            let compressor = Box::new(Interrupted(lz4, Arc::clone(&planned)));
+            let store = Arc::new(Zswap::with_compressor(setting, compressor).unwrap());
+            let pages = [2, 3, 4, 5].map(marked);
+            match is_unit {
+                // Without one, so that there is something to join.
+                true => store.store_all(PageKey(4), &pages[..3], |_, stored| _ = stored.unwrap()),
+                false => (4..7).zip(&pages).for_each(|(key, page)| {
+                    store.store(PageKey(key), page).unwrap();
+                }),
+            }
+            store.store(PageKey(7), &pages[3]).unwrap();
+            *planned.lock().unwrap() = Some((Arc::clone(&store), interrupt));
+            store.recompress_unit(PageKey(4)).unwrap();
+            assert!(planned.lock().unwrap().is_none(), "nothing was compressed");
+            let mut page = [0; PAGE_SIZE];
+            for (key, number) in (4..8).zip(expected) {
+                let is_there = store.load(PageKey(key), &mut page).unwrap();
+                assert_eq!(is_there, number > 0, "case {case}, page {key}");
+                assert!(
+                    number == 0 || page == marked(number),
+                    "case {case}: page {key} is another"
+                );
+            }
+            store.audit().unwrap();
+            store.audit_objects().unwrap();
+            assert_eq!(store.invalidate_range(PageKey(0)..=PageKey(9)) > 0, expected[3] > 0);
+            assert_eq!((store.zpool().stats().objects, store.memory().compressed_bytes), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn a_unit_that_would_not_be_smaller_is_recompressed_page_by_page() {
+    // Pages that have nothing in common, of which zstd makes less than lz4 does.
+    let page = |seed: u64| -> Page {
+        let mut random = SplitMix64::new(seed);
+        std::array::from_fn(|_| b'a' + (random.next_word() % 8) as u8)
+    };
+    let pool = |unit_pages, is_room: bool| {
+        let setting = options(unit_pages, "lz4+zstd").zpool(ZpoolKind::Zsmalloc);
+        let store = setting.build().unwrap();
+        (0..unit_pages as u64).for_each(|key| {
+            store.store(PageKey(key), &page(key)).unwrap();
+        });
+        assert!(store.recompress_unit(PageKey(0)).unwrap() > 0);
+        let counters = store.counters();
+        assert_eq!(counters.recompressed_pages, unit_pages as u64);
+        assert_eq!(counters.joined_units, u64::from(is_room));
+        store.audit_objects().unwrap();
+        let mut restored = [0; PAGE_SIZE];
+        for key in 0..unit_pages as u64 {
+            assert!(store.load(PageKey(key), &mut restored).unwrap() && restored == page(key));
+        }
+    };
+    pool(1, false);
+    pool(2, true); // two pages of 1.6 KB fit an object of zsmalloc
+    pool(16, false);
+}
+
+#[test]
 fn random_histories_hold_for_each_compressor_and_setting() {
     let settings = ["lz4", "zstd:1", "zstd:-5", "deflate:1", "lz4+zstd"];
     for (seed, compressor) in (0..10).zip(settings.into_iter().cycle()) {
@@ -251,7 +421,8 @@ fn run_history(mut store: Modelled, seed: u64) {
             11 => _ = store.invalidate(key),
             12 => _ = store.invalidate_range(key..=key + below(20)),
             13 => _ = store.zswap.compact(),
-            14 => _ = store.zswap.recompress(PageKey(key)).unwrap(),
+            14 if below(2) == 0 => _ = store.zswap.recompress(PageKey(key)).unwrap(),
+            14 => _ = store.zswap.recompress_unit(PageKey(key)).unwrap(),
             _ => _ = store.zswap.shrink(TenantId::ROOT, below(20) as usize),
         }
         if step % 64 == 0 {
@@ -296,7 +467,8 @@ fn threads_share_units_and_each_gets_the_page_of_its_key() {
                             });
                         }
                         3 => _ = zswap.invalidate(PageKey(key)),
-                        4 => _ = zswap.compact(),
+                        4 if random.next_word().is_multiple_of(2) => _ = zswap.compact(),
+                        4 => _ = zswap.recompress_unit(PageKey(key)).unwrap(),
                         5 | 6 => {
                             if zswap.load_exclusive(PageKey(key), &mut page).unwrap() {
                                 let of = (key, version_of(&page, key));
