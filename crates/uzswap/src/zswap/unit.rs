@@ -9,7 +9,7 @@
 //! Each page has an entry of its own, which names the object and a share of its bytes. A page
 //! leaves alone: it is loaded, replaced, invalidated or written back. The last one frees the object
 //! (U1). Bytes of pages that left stay in the object. They count as unused memory of the pool, and
-//! [`Zswap::compact`] splits units of which half or less is left.
+//! [`Zswap::compact`] splits units of which half or less of the pages are left.
 //!
 //! A thread keeps the unit that it decompressed last: the next page of that is copied. The number
 //! of a unit, which no other unit of the store ever has, tells whether it is that one.
@@ -386,7 +386,15 @@ impl Zswap {
                     };
                     let mut keys = unit_keys(key, unit_pages).filter(is_here);
                     let is_first = keys.next() == Some(key);
-                    let is_sparse = is_first && 2 * (1 + keys.count() as u64) <= unit_pages;
+                    // A unit may have been made of fewer pages than it has keys.
+                    let left = 1 + keys.count();
+                    let is_half = |slot: &[u8]| {
+                        let unit = self.unit_in(key, slot);
+                        unit.is_ok_and(|(head, _)| 2 * left <= head.page_count())
+                    };
+                    let is_sparse = is_first
+                        && 2 * left as u64 <= unit_pages
+                        && self.zpool.read(handle, is_half) == Ok(true);
                     if is_sparse && sparse.try_reserve(1).is_ok() {
                         sparse.push(key);
                     }

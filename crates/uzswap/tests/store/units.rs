@@ -212,6 +212,19 @@ fn compaction_splits_a_unit_of_which_half_is_left() {
 }
 
 #[test]
+fn compaction_keeps_a_unit_that_was_made_of_few_pages() {
+    let mut store = Modelled::new(options(16, "zstd:1").build().unwrap());
+    for first in (0..400).step_by(4) {
+        assert_eq!(store.store_all(first, &[2, 3, 4, 5]), 0);
+    }
+    (0..200).filter(|key| key % 4 == 1).for_each(|key| _ = store.invalidate(key));
+    (0..100).filter(|key| key % 4 == 2).for_each(|key| _ = store.invalidate(key));
+    store.zswap.compact();
+    assert_eq!(store.zswap.counters().split_units, 25, "two of four are left");
+    store.check();
+}
+
+#[test]
 fn pages_that_rest_become_one_dense_object() {
     for (records, compressor) in [(false, "lz4"), (true, "lz4"), (false, "lz4+zstd")] {
         let records = records.then(RecordOptions::default);
@@ -249,7 +262,8 @@ fn pages_that_rest_become_one_dense_object() {
 #[derive(Debug)]
 struct Interrupted(Box<dyn Compressor>, Arc<Mutex<Option<Interruption>>>);
 
-type Interruption = (Arc<Zswap>, fn(&Zswap));
+type Interruption = (Arc<Zswap>, Interrupt);
+type Interrupt = fn(&Zswap);
 
 impl Compressor for Interrupted {
     fn name(&self) -> String {
@@ -291,7 +305,7 @@ fn marked(number: u64) -> Page {
 #[test]
 fn a_page_that_changes_while_it_is_joined_is_what_it_became() {
     // The page of each key, or of none; keys 4 to 7 are those of a unit.
-    let cases: [(fn(&Zswap), [u64; 4]); 5] = [
+    let cases: [(Interrupt, [u64; 4]); 5] = [
         (|zswap| _ = zswap.store(PageKey(5), &marked(85)), [2, 85, 4, 5]),
         (|zswap| _ = zswap.invalidate_range(PageKey(4)..=PageKey(6)), [0, 0, 0, 5]),
         (|zswap| _ = zswap.invalidate_range(PageKey(4)..=PageKey(7)), [0, 0, 0, 0]),
