@@ -474,6 +474,8 @@ impl Zswap {
         let pool_bytes = self.budget().pool_bytes();
         let unused = || self.budget().pool_bytes().saturating_sub(order.tenants.all_bytes());
         self.hysteresis.is_worth_compacting(pool_bytes, unused()) && {
+            // Before too: a split that finds no room comes here, and must not split again.
+            self.hysteresis.note_compacted(unused());
             let split = self.split_units();
             let freed = self.zpool.compact();
             self.hysteresis.note_compacted(unused());
