@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, and what each may name of ours beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 30] = [
+const LAYERS: [(&str, &[&str]); 31] = [
     ("sys", &[]),
     ("preload", &[]),
     ("audit", &[]),
@@ -26,6 +26,7 @@ const LAYERS: [(&str, &[&str]); 30] = [
     ("zpool", MECHANISM),
     ("index", MECHANISM),
     ("zswap", STORE),
+    ("values", &["page", "random", "compressor", "index", "zswap"]),
     ("kernel_swap", &["sys", "named_enum"]),
     ("human_size", &[]),
     ("corpus", CORPUS),

@@ -3,6 +3,8 @@
 //! # Modules
 //!
 //! ```text
+//!                values      values of any length, over the store
+//!                   |
 //!                 zswap      the store: Zswap, made by ZswapOptions
 //!          /     |     |    \
 //!      zpool compressor index backing
@@ -28,6 +30,7 @@ pub mod page;
 pub mod same_filled;
 #[cfg(feature = "trace")]
 pub mod trace;
+pub mod values;
 pub mod zpool;
 pub mod zswap;
 

@@ -196,7 +196,7 @@ thread_local! {
 
 /// Gives `work` this thread's room for something; a new one, where a store whose part is another
 /// store has it.
-fn with_room<R, T>(
+pub(crate) fn with_room<R, T>(
     room: &'static LocalKey<RefCell<Box<R>>>,
     new: impl FnOnce() -> R,
     work: impl FnOnce(&mut R) -> T,
@@ -366,19 +366,12 @@ impl Zswap {
         let held = held.inspect_err(|_| {
             self.drop_stale(key);
         })?;
-        let mut tries = RECLAIM_TRIES;
-        while let Err(source) = self.put(key, held) {
-            // Where metadata is in the budget, the pool can make room for it.
-            let is_limit = matches!(source, IndexError::OverBudget(_));
-            if is_limit && tries > 0 && self.make_room() {
-                tries -= 1;
-                continue;
-            }
+        self.with_headroom(|| self.put(key, held)).map_err(|source| {
             self.release(held);
             let refused = StoreError::IndexFull { key, source };
             self.count_refusal(&refused);
-            return Err(refused);
-        }
+            refused
+        })?;
         if matches!(held.content, Content::AsIs { .. }) && self.rejects() {
             self.stage(key, held);
         }
@@ -585,7 +578,7 @@ impl Zswap {
     }
 
     /// The budget: memory in use, and its limit.
-    pub fn budget(&self) -> &Budget {
+    pub fn budget(&self) -> &Arc<Budget> {
         self.arena.budget()
     }
 
@@ -799,6 +792,22 @@ impl Zswap {
             true => Content::AsIs { handle },
         };
         Ok(Held { content, checksum, written: None, tenant })
+    }
+
+    /// Calls `insert`, which takes metadata. Where that is in the budget the pool makes room for
+    /// it, and `insert` is called again.
+    pub(crate) fn with_headroom<T>(
+        &self,
+        mut insert: impl FnMut() -> Result<T, IndexError>,
+    ) -> Result<T, IndexError> {
+        let mut result = insert();
+        for _ in 0..RECLAIM_TRIES {
+            if !matches!(result, Err(IndexError::OverBudget(_))) || !self.make_room() {
+                break;
+            }
+            result = insert();
+        }
+        result
     }
 
     /// Writes the coldest pages back, if a store may wait for that; whether any left the pool.
