@@ -666,3 +666,58 @@ fn all_stored<T>(
     });
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zswap::ZswapOptions;
+
+    #[test]
+    fn numbers_that_are_used_again_pass_over_values_that_are_held() {
+        let options = ZswapOptions::default().unit_pages(4);
+        let values = Values::new(options.build().unwrap()).unwrap();
+        let lengths = [1, 4096, 4 * 4096, 5 * 4096, 100 * 4096, 2 * 4096 + 1, VALUE_BYTES_MAX];
+        let fill = |key: u64, byte: usize| {
+            let len = lengths[key as usize % 7];
+            values.store(key, &vec![byte as u8; len]).unwrap();
+        };
+        (0..100).for_each(|key| fill(key, 1));
+        (0..100).filter(|key| key % 3 == 0).for_each(|key| assert!(values.invalidate(key)));
+        // All keys are of one shard: `shard` finds it by their upper bits.
+        values.shard(0).1.lock().next = (1 << NUMBER_BITS) - 300;
+        (100..300).for_each(|key| fill(key, 2));
+        assert!(values.shard(0).1.lock().is_reused);
+        values.audit().unwrap();
+        values.zswap.audit().unwrap();
+        let mut value = Vec::new();
+        for key in 0..300 {
+            let is_held = key >= 100 || key % 3 != 0;
+            assert_eq!(values.load(key, &mut value).unwrap(), is_held);
+            let byte = 1 + u8::from(key >= 100);
+            let len = lengths[key as usize % 7];
+            assert!(!is_held || value == vec![byte; len], "value {key}");
+        }
+    }
+
+    #[test]
+    fn a_run_is_in_one_region_and_in_units_of_its_own() {
+        for unit_pages in [1, 2, 16] {
+            let budget = Arc::default();
+            let index = IndexKind::Radix.build_on(&budget);
+            let mut table = Table { index, next: 1, is_reused: false, bytes: 0 };
+            let (mut before, mut words) = (0, crate::random::SplitMix64::new(1));
+            for _ in 0..2000 {
+                let len = words.next_word() as usize % (1 << (12 + words.next_word() % 9)) + 1;
+                let run = table.next_run(len, unit_pages, |_| panic!("numbers are new"));
+                assert_eq!((run, run.len), (Run::of(run.entry()), len));
+                let end = run.first + run.pages();
+                let (first, last) = (page_key(3, run.first).0, page_key(3, end - 1).0);
+                assert_eq!((last - first, run.first > before), (run.pages() - 1, true));
+                assert_eq!(first >> REGION_BITS, last >> REGION_BITS);
+                let units = (last / unit_pages as u64) - (first / unit_pages as u64) + 1;
+                assert_eq!(units, run.pages().div_ceil(unit_pages as u64));
+                before = end - 1;
+            }
+        }
+    }
+}

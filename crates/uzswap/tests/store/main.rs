@@ -17,6 +17,7 @@ mod restore_into;
 mod snapshot;
 mod tenants;
 mod units;
+mod values;
 mod when_full;
 mod zpool_exhaustive;
 mod zpool_model;
