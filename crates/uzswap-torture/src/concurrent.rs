@@ -377,7 +377,7 @@ impl Worker<'_> {
             }
             69..72 => {
                 Struck::forget();
-                let answer = match run.zswap().recompress(run.plan.key(key)) {
+                let answer = match run.zswap().recompress_unit(run.plan.key(key)) {
                     Ok(0) => "recompressed: nothing",
                     Ok(_) => "recompressed",
                     Err(error) => self.failed_load(&error, true)?,

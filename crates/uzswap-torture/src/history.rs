@@ -593,13 +593,15 @@ impl Stage {
                 Ok(())
             }
             Operation::Recompress { key: number } => {
-                let before = lock(&self.model).pages[number];
-                let recompressed = self.zswap().recompress(key(number));
+                let unit = self.plan.unit(number);
+                let before = lock(&self.model).pages[unit.clone()].to_vec();
+                let recompressed = self.zswap().recompress_unit(key(number));
                 let struck = Struck::since();
                 let model = &mut *lock(&self.model);
-                let since = model.meanwhile.iter().filter(|(key, _)| *key == number);
-                let had_any = [before, model.pages[number]]
+                let since = model.meanwhile.iter().filter(|(key, _)| unit.contains(key));
+                let had_any = before
                     .iter()
+                    .chain(&model.pages[unit.clone()])
                     .chain(since.map(|(_, kept)| kept))
                     .any(Option::is_some);
                 let (answer, saved) = match recompressed {

@@ -1,6 +1,7 @@
 //! The plan of a seed: the store's options, its tenants, and the rates of faults.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -226,6 +227,10 @@ impl Plan {
         if compressor != CompressorKind::None {
             plan.options.filter = dice.of(&Filter::ALL);
         }
+        let dense = plan.options.dense.unwrap_or(compressor);
+        if [compressor, dense].iter().all(|kind| kind.build().unit_pages_max() > 1) {
+            plan.options.unit_pages = dice.of(&[1, 1, 2, 4, 16]);
+        }
         plan.suit(plant);
         plan
     }
@@ -303,6 +308,16 @@ impl Plan {
         self.all_keys[number]
     }
 
+    /// The numbers of the keys of a unit, of which this is one.
+    pub(super) fn unit(&self, number: usize) -> Range<usize> {
+        let unit_pages = self.options.unit_pages as u64;
+        let unit_of = |key: &PageKey| key.0 / unit_pages;
+        let unit = unit_of(&self.key(number));
+        let keys = &self.all_keys;
+        keys.partition_point(|key| unit_of(key) < unit)
+            ..keys.partition_point(|key| unit_of(key) <= unit)
+    }
+
     /// The number of a key.
     pub(super) fn number(&self, key: PageKey) -> Option<usize> {
         self.all_keys.binary_search(&key).ok()
@@ -368,6 +383,7 @@ impl Plan {
             compressor: options.compressor.to_string(),
             dense: options.dense.map(|dense| dense.to_string()),
             filter: options.filter.name(),
+            unit_pages: options.unit_pages,
             index: options.index.name(),
             shards: options.shards,
             lru: options.records.map(|records| records.lru.name()),
@@ -394,6 +410,7 @@ pub struct Summary {
     compressor: String,
     dense: Option<String>,
     filter: &'static str,
+    unit_pages: usize,
     index: &'static str,
     shards: usize,
     lru: Option<&'static str>,

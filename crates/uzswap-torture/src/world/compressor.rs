@@ -22,6 +22,18 @@ impl LyingCompressor {
         LyingCompressor { world, inner }
     }
 
+    /// What may happen before something is compressed.
+    fn begin(&self) -> Result<(), CompressError> {
+        self.world.happen(Point::Free);
+        if self.world.strikes(Fault::CompressFail) {
+            return Err(CompressError::Failed("it was told to".to_owned()));
+        }
+        match self.world.strikes(Fault::CompressTooBig) {
+            true => Err(CompressError::TooBig),
+            false => Ok(()),
+        }
+    }
+
     /// Compresses a page; where lengths differ, to something that is longer by some bytes.
     fn compress_longer(
         &self,
@@ -29,13 +41,7 @@ impl LyingCompressor {
         out: &mut [u8; OUTPUT_BYTES],
         densely: bool,
     ) -> Result<usize, CompressError> {
-        self.world.happen(Point::Free);
-        if self.world.strikes(Fault::CompressFail) {
-            return Err(CompressError::Failed("it was told to".to_owned()));
-        }
-        if self.world.strikes(Fault::CompressTooBig) {
-            return Err(CompressError::TooBig);
-        }
+        self.begin()?;
         let bytes = match densely {
             true => self.inner.compress_densely(page, out)?,
             false => self.inner.compress(page, out)?,
@@ -98,5 +104,24 @@ impl Compressor for LyingCompressor {
             page[99] ^= 1;
         }
         Ok(())
+    }
+
+    fn unit_pages_max(&self) -> usize {
+        self.inner.unit_pages_max()
+    }
+
+    fn compress_unit(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
+        self.begin()?;
+        self.inner.compress_unit(pages, out)
+    }
+
+    fn compress_unit_densely(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
+        self.begin()?;
+        self.inner.compress_unit_densely(pages, out)
+    }
+
+    fn decompress_unit(&self, object: &[u8], pages: &mut [u8]) -> Result<(), Corrupt> {
+        self.world.happen(if is_pinned() { Point::Pinned } else { Point::Free });
+        self.inner.decompress_unit(object, pages)
     }
 }

@@ -214,7 +214,7 @@ impl Zswap {
                 drop(shard); // the pool pins the object from here on
                 if matches!(held.content, Content::InUnit { .. }) {
                     self.restore(key, held, slot, &mut room.page)?;
-                    return Ok(self.compress_alone(key, &mut room.page));
+                    return Ok(PAGE_SIZE);
                 }
                 self.check_slot(key, held, slot).map(|object| {
                     room.page[..object.len()].copy_from_slice(object);
@@ -231,22 +231,23 @@ impl Zswap {
                     source,
                 }
             })?;
-            return match held.content {
-                Content::Compressed { .. } => copied(CopiedForm::Object(bytes), false),
-                _ if bytes < PAGE_SIZE => copied(CopiedForm::Object(bytes), false),
-                _ => copied(CopiedForm::AsIs, false),
+            let bytes = match held.content {
+                Content::InUnit { .. } => self.compress_alone(key, &mut room.page),
+                Content::AsIs { .. } => None,
+                _ => Some(bytes),
             };
+            return copied(bytes.map_or(CopiedForm::AsIs, CopiedForm::Object), false);
         }
     }
 
     /// Makes an object of a page of a unit, in its place, if that is shorter; its length.
-    fn compress_alone(&self, key: PageKey, page: &mut Page) -> usize {
+    fn compress_alone(&self, key: PageKey, page: &mut Page) -> Option<usize> {
         with_scratch(|scratch| match self.compress(Effort::Fast, key, page, scratch) {
             Ok(Packed { bytes, as_is: false }) if bytes < PAGE_SIZE => {
                 page[..bytes].copy_from_slice(&scratch.output()[..bytes]);
-                bytes
+                Some(bytes)
             }
-            _ => PAGE_SIZE,
+            _ => None,
         })
     }
 }
