@@ -571,6 +571,11 @@ impl Zswap {
         self.order.as_ref()?.tenants.id_of(number)
     }
 
+    /// The tenant of [`TenantId::to_bits`], which may be gone; `None` if it is of another store.
+    pub fn tenant_of_bits(&self, bits: u64) -> Option<TenantId> {
+        TenantId::of_bits(self.id, bits)
+    }
+
     /// All tenants, the root first; none without records.
     pub fn tenants(&self) -> Vec<TenantStats> {
         self.id.enter();

@@ -77,6 +77,11 @@ impl StoreId {
         StoreId(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Its number; a new store has the next one.
+    pub(super) fn number(self) -> u64 {
+        self.0
+    }
+
     /// Begins a call of the store.
     ///
     /// # Panics

@@ -1,0 +1,92 @@
+//! Statistics: one by its name, or all of them as a text.
+
+use serde_json::Value;
+use uzswap::zswap::Zswap;
+
+use crate::boundary::{Output, Place, Shared, Text};
+use crate::call::{Failure, call};
+use crate::status::Status;
+use crate::store::Store;
+
+/// A number of the JSON document, by names and numbers with dots between them.
+fn number(zswap: &Zswap, name: &str) -> Option<u64> {
+    let budget = zswap.budget();
+    match name {
+        "budget.used_bytes" => return Some(budget.used_bytes()),
+        "budget.peak_bytes" => return Some(budget.peak_bytes()),
+        "budget.max_bytes" => return Some(budget.max_bytes()),
+        _ => {}
+    }
+    let document = serde_json::to_value(zswap.stats()).ok()?;
+    let value = name.split('.').try_fold(&document, |at, name| match at {
+        Value::Array(values) => values.get(name.parse::<usize>().ok()?),
+        at => at.get(name),
+    });
+    value?.as_u64()
+}
+
+/// Writes a number to `*value`, by its name: "counters.stored_pages", "memory.pool_bytes",
+/// "tenants.0.current_bytes", "backing.used_blocks" and each other number of uz_stats_json(), and
+/// "budget.used_bytes", "budget.peak_bytes" and "budget.max_bytes": what the limit is on, its
+/// highest value, and the limit. Takes some microseconds. Exact only while no other thread changes
+/// the store.
+///
+/// Errors: UZ_NAME, UZ_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn uz_stat(zswap: Shared<Store>, name: Text, mut value: Place<u64>) -> Status {
+    call(|| {
+        let (zswap, name) = (zswap.get("zswap")?.zswap(), name.utf8("name")?);
+        let place = value.get("value")?;
+        let Some(number) = number(zswap, name) else {
+            return Err(Failure::new(Status::UzName, format!("unknown statistic '{name}'")));
+        };
+        place.write(number);
+        Ok(Status::UzOk)
+    })
+}
+
+/// Writes a text and a NUL to a buffer, and the text's length to `*length`, unless that is NULL.
+fn give(
+    text: Result<String, Failure>,
+    buffer: &Output,
+    size: usize,
+    mut length: Place<usize>,
+) -> Result<Status, Failure> {
+    let (text, place) = (text?, length.optional("length")?);
+    place.map(|place| place.write(text.len()));
+    buffer.write_text(size, &text, "buffer").map(|()| Status::UzOk)
+}
+
+/// Writes all statistics as JSON and a NUL to the `size` bytes at `buffer`. Writes the length
+/// without the NUL to `*length`, unless that is NULL, also if the buffer is too small: a call with
+/// the size 0 asks for it, and allows NULL as buffer. The text may be longer at the next call.
+///
+/// Errors: UZ_BUFFER (nothing was written to the buffer), UZ_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn uz_stats_json(
+    zswap: Shared<Store>,
+    buffer: Output,
+    size: usize,
+    length: Place<usize>,
+) -> Status {
+    call(|| {
+        let stats = zswap.get("zswap")?.zswap().stats();
+        let text =
+            serde_json::to_string(&stats).map_err(|error| Failure::new(Status::UzOther, error));
+        give(text, &buffer, size, length)
+    })
+}
+
+/// As uz_stats_json(), in the text format of Prometheus.
+#[unsafe(no_mangle)]
+pub extern "C" fn uz_stats_prometheus(
+    zswap: Shared<Store>,
+    buffer: Output,
+    size: usize,
+    length: Place<usize>,
+) -> Status {
+    call(|| {
+        let text = zswap.get("zswap")?.zswap().stats().prometheus();
+        give(Ok(text), &buffer, size, length)
+    })
+}

@@ -1,0 +1,201 @@
+//! Goal: programs in C and C++ work with what `install.sh` installs, as a user has it.
+//! Method: installs into a temporary prefix, and compiles against it with pkg-config: the example,
+//! and the program of the how-to page. The example also runs under sanitizers and valgrind. Tests
+//! that need a program that is not installed here are counted as ignored, with the reason.
+//! Blind to: wrong pointers that the library cannot check.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+use std::sync::LazyLock;
+
+use tempfile::TempDir;
+use uzswap_testing::trials::{self, trial, why_fails};
+
+const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
+
+/// What `install.sh` made.
+static INSTALLED: LazyLock<Installed> = LazyLock::new(Installed::new);
+
+struct Installed {
+    prefix: TempDir,
+}
+
+/// How a program is compiled.
+struct Build {
+    compiler: &'static [&'static str],
+    /// Of the shared library, or of the static one.
+    is_static: bool,
+}
+
+const C: Build = Build { compiler: &["cc", "-std=c11"], is_static: false };
+const STATIC: Build = Build { is_static: true, ..C };
+const CXX: Build = Build { compiler: &["g++", "-std=c++17", "-x", "c++"], is_static: false };
+const SANITIZED: Build = Build {
+    compiler: &["cc", "-std=c11", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"],
+    is_static: false,
+};
+const DEBUG: Build = Build { compiler: &["cc", "-std=c11", "-g"], is_static: false };
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn example() -> PathBuf {
+    folder().join("examples/threads.c")
+}
+
+/// Runs a command that must succeed.
+fn succeed(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{told}", output.status);
+    output
+}
+
+fn text(output: Output) -> String {
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+impl Installed {
+    /// Installs the libraries that cargo built for this test.
+    fn new() -> Installed {
+        let prefix = TempDir::new().unwrap();
+        let test = std::env::current_exe().unwrap();
+        let mut install = Command::new(folder().join("install.sh"));
+        succeed(install.arg(prefix.path()).arg(test.parent().unwrap()));
+        Installed { prefix }
+    }
+
+    fn library(&self, name: &str) -> PathBuf {
+        self.prefix.path().join("lib").join(name)
+    }
+
+    fn pkg_config(&self, question: &[&str]) -> String {
+        let mut command = Command::new("pkg-config");
+        command.env("PKG_CONFIG_PATH", self.library("pkgconfig"));
+        text(succeed(command.args(question).arg("uzswap")))
+    }
+
+    /// Compiles a program; its path.
+    fn compile(&self, build: &Build, source: &Path, to: &Path) -> PathBuf {
+        let program = to.join("program");
+        let [compiler, flags @ ..] = build.compiler else { panic!("no compiler") };
+        let mut command = Command::new(compiler);
+        command.args(WARNINGS).args(["-O1", "-pthread"]).args(flags).arg(source);
+        // The language of a source is not that of a library.
+        command.args(["-x", "none", "-o"]).arg(&program);
+        if build.is_static {
+            command.args(self.pkg_config(&["--cflags"]).split(' '));
+            command.arg(self.library("libuzswap.a"));
+            let all = self.pkg_config(&["--static", "--libs"]);
+            command.args(all.split(' ').filter(|flag| *flag != "-luzswap"));
+        } else {
+            command.args(self.pkg_config(&["--cflags", "--libs"]).split(' '));
+        }
+        succeed(&mut command);
+        program
+    }
+
+    /// A command that finds the shared library.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.env("LD_LIBRARY_PATH", self.library(""));
+        command
+    }
+}
+
+/// Compiles the example, and runs it: by itself, or as an argument of another program.
+fn run_example(build: &Build, around: &[&str]) {
+    let folder = TempDir::new().unwrap();
+    let program = INSTALLED.compile(build, &example(), folder.path());
+    let mut command = match around {
+        [] => INSTALLED.command(&program),
+        [first, rest @ ..] => {
+            let mut command = INSTALLED.command(Path::new(first));
+            command.args(rest).arg(&program);
+            command
+        }
+    };
+    let printed = text(succeed(command.arg(folder.path())));
+    assert_eq!(printed, format!("uzswap {}: all pages were right", env!("CARGO_PKG_VERSION")));
+    let left = fs::read_dir(&folder).unwrap().count();
+    assert_eq!(left, 1, "the program alone is left");
+}
+
+/// The shared library has its soname, and exports the functions of the header and nothing else.
+fn exports() {
+    let library = INSTALLED.library("libuzswap.so");
+    let dynamic = text(succeed(Command::new("readelf").arg("-d").arg(&library)));
+    assert!(dynamic.contains("Library soname: [libuzswap.so.0]"), "{dynamic}");
+    let mut nm = Command::new("nm");
+    let symbols = text(succeed(nm.args(["-D", "--defined-only"]).arg(&library)));
+    let exported: Vec<&str> =
+        symbols.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+    let header = fs::read_to_string(INSTALLED.prefix.path().join("include/uzswap.h")).unwrap();
+    let code = header.lines().filter(|line| !line.starts_with(['/', ' ', '#']));
+    let mut declared: Vec<&str> = code
+        .filter_map(|line| line.split_once('('))
+        .filter_map(|(before, _)| before.rsplit([' ', '*']).next())
+        .collect();
+    declared.sort_unstable();
+    assert!(declared.len() > 20, "{declared:?}");
+    assert_eq!(exported, declared);
+}
+
+/// The page's own program, and what it prints.
+fn how_to() {
+    let page = folder().join("../../docs/how-to/embed-from-c.md");
+    let page = fs::read_to_string(page).unwrap();
+    let block = |kind: &str| {
+        let (_, after) = page.split_once(&format!("```{kind}\n")).unwrap();
+        after.split_once("```").unwrap().0.to_owned()
+    };
+    let folder = TempDir::new().unwrap();
+    let source = folder.path().join("first.c");
+    fs::write(&source, block("c")).unwrap();
+    let program = INSTALLED.compile(&C, &source, folder.path());
+    let mut command = INSTALLED.command(&program);
+    let printed = text(succeed(command.current_dir(&folder)));
+    assert_eq!(printed, block("text").trim());
+}
+
+fn why_not(program: &str) -> Option<String> {
+    why_fails(Command::new(program).arg("--version")).map(|_| format!("{program} is not installed"))
+}
+
+/// Why a program with sanitizers does not work here.
+fn why_not_sanitized() -> Option<String> {
+    let folder = TempDir::new().unwrap();
+    let (source, program) = (folder.path().join("empty.c"), folder.path().join("empty"));
+    fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let [compiler, flags @ ..] = SANITIZED.compiler else { panic!("no compiler") };
+    let mut compile = Command::new(compiler);
+    why_fails(compile.args(flags).arg(&source).arg("-o").arg(&program))
+        .or_else(|| why_fails(&mut Command::new(&program)))
+        .map(|reason| format!("no sanitizers here: {reason}"))
+}
+
+fn main() -> ExitCode {
+    let cc = || why_not("cc").or_else(|| why_not("pkg-config"));
+    let valgrind = [
+        "valgrind",
+        "--quiet",
+        "--error-exitcode=9",
+        "--leak-check=full",
+        "--errors-for-leak-kinds=definite",
+    ];
+    trials::run([
+        trial("example_of_the_shared_library", cc(), || run_example(&C, &[])),
+        trial("example_of_the_static_library", cc(), || run_example(&STATIC, &[])),
+        trial("example_as_cxx", cc().or_else(|| why_not("g++")), || run_example(&CXX, &[])),
+        trial("example_with_sanitizers", cc().or_else(why_not_sanitized), || {
+            run_example(&SANITIZED, &[]);
+        }),
+        trial("example_under_valgrind", cc().or_else(|| why_not("valgrind")), move || {
+            run_example(&DEBUG, &valgrind);
+        }),
+        trial("exports", why_not("nm").or_else(|| why_not("readelf")), exports),
+        trial("program_of_the_how_to", cc(), how_to),
+    ])
+}
