@@ -47,20 +47,25 @@ static void expect(uz_status expected, uz_status found, const char *call)
         fail("%s: %s, not %s", call, uz_strerror(found), uz_strerror(expected));
 }
 
-/* The contents of a page: half of it random, by its key and version, which are in front. */
-static void fill(page_bytes page, uint64_t key, uint64_t version)
+/* The contents of a page: `random` bytes, by its key and version, which are in front. */
+static void fill_part(page_bytes page, uint64_t key, uint64_t version, size_t random)
 {
     uint64_t word = key * UINT64_C(0x9e3779b97f4a7c15) + version;
     memcpy(page, &key, 8);
     memcpy(page + 8, &version, 8);
     for (size_t at = 16; at < UZ_PAGE_SIZE; at += 8) {
-        if (at < UZ_PAGE_SIZE / 2) {
+        if (at < random) {
             word ^= word << 13;
             word ^= word >> 7;
             word ^= word << 17;
         }
         memcpy(page + at, &word, 8);
     }
+}
+
+static void fill(page_bytes page, uint64_t key, uint64_t version)
+{
+    fill_part(page, key, version, UZ_PAGE_SIZE / 2);
 }
 
 /* A page of a key must be one that some thread stored there, whole. */
@@ -222,6 +227,27 @@ static void reach_limit(void)
     uz_zswap_free(zswap);
 }
 
+/* A page that does not compress is refused. The others of its batch are stored. */
+static void refuse_random_page(void)
+{
+    uz_zswap *zswap = NULL;
+    page_bytes pages[3];
+    uz_status statuses[3];
+    expect(UZ_OK, uz_zswap_new(NULL, &zswap), "zswap_new");
+    for (uint64_t key = 0; key < 3; key++)
+        fill_part(pages[key], key, 1, key == 0 ? UZ_PAGE_SIZE : 99);
+    expect(UZ_INCOMPRESSIBLE, uz_store_all(zswap, 0, pages, 3, statuses), "a random page");
+    expect(UZ_INCOMPRESSIBLE, statuses[0], "its code");
+    expect(UZ_OK, statuses[1], "the page after it");
+    expect(UZ_OK, statuses[2], "the last page");
+    expect(UZ_INCOMPRESSIBLE, uz_store_all(zswap, 0, pages, 3, NULL), "no place for codes");
+    expect(UZ_NOT_FOUND, uz_load(zswap, 0, pages[0]), "the random page");
+    expect(UZ_OK, uz_load_exclusive(zswap, 2, pages[2]), "load_exclusive");
+    if (memcmp(pages[1], pages[2], 8) == 0)
+        fail("two pages are the same");
+    uz_zswap_free(zswap);
+}
+
 /* Wrong arguments give codes. */
 static void refuse(uz_zswap *zswap)
 {
@@ -281,6 +307,7 @@ int main(int count, char **arguments)
     restore(zswap, snapshot);
     refuse(zswap);
     reach_limit();
+    refuse_random_page();
     uz_zswap_free(zswap);
     printf("uzswap %s: all pages were right\n", uz_version());
     return 0;

@@ -8,16 +8,17 @@
  * gives to uz_..._free once. The library keeps no pointer of the caller after a call, and the
  * caller frees no other memory of the library. Strings end with a NUL.
  *
- * Threads. Threads may call every function with one handle at the same time, except uz_..._free:
- * when it is called, every other call with that handle has returned, and none follows. During a
- * call no other thread changes the memory that the call reads, or uses the memory it writes.
+ * Threads. Threads may call every function with one handle at the same time, except uz_..._free.
+ * Before that call every other call with the handle has returned, and none follows. During a call
+ * no other thread changes the memory that the call reads, or uses the memory that it writes.
  * After fork() the child uses no handle of its parent.
  *
  * Errors. A function returns UZ_OK (0), UZ_NOT_FOUND (1), or a negative code. A call that fails
  * changes nothing and leaves its results as they were, unless its comment says more.
- * uz_last_error() has the message of the calling thread's last failure. A pointer that is NULL,
- * not aligned for its type, or of a range that would exceed the address space gives UZ_ARGUMENT,
- * unless the comment of the function allows NULL. The library cannot check other wrong pointers.
+ * uz_last_error() has the message of the calling thread's last failure. UZ_ARGUMENT is the code
+ * for a pointer that is NULL, unless the comment of the function allows that, or not aligned for
+ * its type. It is also the code for a range that exceeds the address space. The library cannot
+ * check other wrong pointers.
  */
 
 #ifndef UZSWAP_H
@@ -85,8 +86,7 @@ extern "C" {
 // The message of the last failure of the calling thread, in English, without a line end. "" where
 // no call of this thread has failed. Never NULL.
 //
-// The text is the library's. It is valid until the next call of this function, or the end of the
-// thread.
+// The library owns the text, which is valid until the thread calls this function again or ends.
 const char *uz_last_error(void);
 
 // A few words about a code, which may be any number. The text is constant.
@@ -254,18 +254,18 @@ uz_status uz_store_for(uz_zswap * zswap, uint64_t tenant, uint64_t key, const vo
 // Errors: UZ_TENANT, UZ_ARGUMENT.
 uz_status uz_shrink(uz_zswap * zswap, uint64_t tenant, size_t pages, uint64_t * count);
 
-// Writes a number to `*value`, by its name: "counters.stored_pages", "memory.pool_bytes",
-// "tenants.0.current_bytes", "backing.used_blocks" and each other number of uz_stats_json(), and
-// "budget.used_bytes", "budget.peak_bytes" and "budget.max_bytes": what the limit is on, its
-// highest value, and the limit. Takes some microseconds. Exact only while no other thread changes
-// the store.
+// Writes a number to `*value`, by its name. Each number of uz_stats_json() has one, such as
+// "counters.stored_pages", "memory.pool_bytes" or "tenants.0.current_bytes". Three others are
+// "budget.used_bytes", the bytes that the limit is on, their peak "budget.peak_bytes" and the
+// limit "budget.max_bytes". Takes some microseconds. Exact only while no other thread changes the
+// store.
 //
 // Errors: UZ_NAME, UZ_ARGUMENT.
 uz_status uz_stat(uz_zswap * zswap, const char * name, uint64_t * value);
 
 // Writes all statistics as JSON and a NUL to the `size` bytes at `buffer`. Writes the length
-// without the NUL to `*length`, unless that is NULL, also if the buffer is too small: a call with
-// the size 0 asks for it, and allows NULL as buffer. The text may be longer at the next call.
+// without the NUL to `*length`, unless that is NULL. A call with size 0, and any buffer, writes
+// the length too and returns UZ_BUFFER. The text may be longer at the next call.
 //
 // Errors: UZ_BUFFER (nothing was written to the buffer), UZ_ARGUMENT.
 uz_status uz_stats_json(uz_zswap * zswap, void * buffer, size_t size, size_t * length);

@@ -1,10 +1,10 @@
 //! Pointers from C, as types that check a pointer before they turn it into a reference.
 //!
 //! Each type is one pointer, so a function with such an argument has a pointer there for C;
-//! `cbindgen.toml` has the names. Only C makes values of them: the fields are private. What C promises is in the comment at the top of the
-//! header: a pointer is NULL, or leads to memory that is there during the call. Handles come from a
-//! function that makes them, and were not freed. No other thread writes to what a call reads, or
-//! uses what it writes.
+//! `cbindgen.toml` has the names. Only C makes values of them: the fields are private. The header
+//! begins with C's promise: a pointer is NULL, or leads to memory that is there during the call.
+//! Handles come from a function that makes them, and were not freed. No other thread writes to the
+//! memory that a call reads, or uses the memory that it writes.
 //!
 //! A reference lives as long as its argument, and so ends with the call.
 
@@ -84,7 +84,7 @@ fn values<'a, T>(pointer: *const T, count: usize, name: &str) -> Result<&'a [T],
     Ok(unsafe { slice::from_raw_parts(pointer, count) })
 }
 
-/// Room for so many values to write. It is not read: C may give memory that was never written.
+/// Room for so many values to write. This side never reads it: C may not have written to it.
 #[inline]
 fn room<'a, T>(
     pointer: *mut T,
@@ -254,7 +254,7 @@ mod tests {
         let page = [0_u8; PAGE_SIZE];
         let input = Input((&raw const page).cast());
         assert!(input.page("page").is_ok_and(|found| *found == page));
-        for count in [usize::MAX, usize::MAX / PAGE_SIZE, isize::MAX as usize / PAGE_SIZE] {
+        for count in [usize::MAX, usize::MAX / PAGE_SIZE, isize::MAX as usize / PAGE_SIZE + 1] {
             assert!(input.pages(count, "pages").is_err());
             assert_eq!(message(), "argument 'pages' has a length that exceeds the address space");
         }

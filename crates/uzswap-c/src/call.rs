@@ -1,4 +1,4 @@
-//! What surrounds the work of each function: errors become codes, and panics end.
+//! The frame of each function: errors become codes, and panics end.
 
 use std::any::Any;
 use std::error::Error;
@@ -28,7 +28,7 @@ impl<E: HasStatus + Into<Box<dyn Error>>> From<E> for Failure {
 /// Does the work of a function. A panic was printed when it began, and becomes `UZ_PANIC` here.
 #[inline]
 pub(crate) fn call(work: impl FnOnce() -> Result<Status, Failure>) -> Status {
-    // Unwind safety: a store stays whole where a part of it panics, and options are written last.
+    // A store stays whole where a part of it panics, and options are written last.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(status)) => status,
         Ok(Err(Failure(status))) => status,

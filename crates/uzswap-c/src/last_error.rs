@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::error::Error;
 use std::ffi::{CStr, CString, c_char};
 
-/// A thread's last failure. It becomes text when it is read: some callers store until the store
-/// refuses, and need no text of that.
+/// A thread's last failure. The error becomes text once C asks for that: some callers store pages
+/// until one is refused, and need no text then.
 #[derive(Default)]
 struct LastError {
     error: Option<Box<dyn Error>>,
@@ -36,8 +36,7 @@ fn text(error: &dyn Error) -> CString {
 /// The message of the last failure of the calling thread, in English, without a line end. "" where
 /// no call of this thread has failed. Never NULL.
 ///
-/// The text is the library's. It is valid until the next call of this function, or the end of the
-/// thread.
+/// The library owns the text, which is valid until the thread calls this function again or ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn uz_last_error() -> *const c_char {
     let none: &CStr = c"";

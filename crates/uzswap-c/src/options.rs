@@ -155,7 +155,7 @@ mod tests {
     fn options_are_set_by_name() {
         let mut choices = Choices::default();
         for (name, value) in [
-            ("compressor", "zstd:3"),
+            ("compressor", "zstd:5"),
             ("dense", "zstd:19"),
             ("max_pool_bytes", "1048576"),
             ("records.lru", "frequency"),
@@ -167,7 +167,7 @@ mod tests {
         ] {
             assert!(choices.set(name, value).is_ok(), "{name}");
         }
-        assert_eq!(choices.store.compressor.to_string(), "zstd:3");
+        assert_eq!(choices.store.compressor.to_string(), "zstd:5");
         assert_eq!(choices.store.max_pool_bytes, 1 << 20);
         assert_eq!(choices.store.records.map(|records| records.lru), Some(Lru::Frequency));
         assert!(!choices.store.latencies);

@@ -25,11 +25,11 @@ fn number(zswap: &Zswap, name: &str) -> Option<u64> {
     value?.as_u64()
 }
 
-/// Writes a number to `*value`, by its name: "counters.stored_pages", "memory.pool_bytes",
-/// "tenants.0.current_bytes", "backing.used_blocks" and each other number of uz_stats_json(), and
-/// "budget.used_bytes", "budget.peak_bytes" and "budget.max_bytes": what the limit is on, its
-/// highest value, and the limit. Takes some microseconds. Exact only while no other thread changes
-/// the store.
+/// Writes a number to `*value`, by its name. Each number of uz_stats_json() has one, such as
+/// "counters.stored_pages", "memory.pool_bytes" or "tenants.0.current_bytes". Three others are
+/// "budget.used_bytes", the bytes that the limit is on, their peak "budget.peak_bytes" and the
+/// limit "budget.max_bytes". Takes some microseconds. Exact only while no other thread changes the
+/// store.
 ///
 /// Errors: UZ_NAME, UZ_ARGUMENT.
 #[unsafe(no_mangle)]
@@ -58,8 +58,8 @@ fn give(
 }
 
 /// Writes all statistics as JSON and a NUL to the `size` bytes at `buffer`. Writes the length
-/// without the NUL to `*length`, unless that is NULL, also if the buffer is too small: a call with
-/// the size 0 asks for it, and allows NULL as buffer. The text may be longer at the next call.
+/// without the NUL to `*length`, unless that is NULL. A call with size 0, and any buffer, writes
+/// the length too and returns UZ_BUFFER. The text may be longer at the next call.
 ///
 /// Errors: UZ_BUFFER (nothing was written to the buffer), UZ_ARGUMENT.
 #[unsafe(no_mangle)]

@@ -7,15 +7,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use tempfile::TempDir;
 use uzswap_testing::trials::{self, trial, why_fails};
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
-/// What `install.sh` made.
-static INSTALLED: LazyLock<Installed> = LazyLock::new(Installed::new);
+/// The result of `install.sh`, once a test needs it.
+static INSTALLED: OnceLock<Installed> = OnceLock::new();
 
 struct Installed {
     prefix: TempDir,
@@ -67,6 +67,10 @@ impl Installed {
         Installed { prefix }
     }
 
+    fn get() -> &'static Installed {
+        INSTALLED.get_or_init(Installed::new)
+    }
+
     fn library(&self, name: &str) -> PathBuf {
         self.prefix.path().join("lib").join(name)
     }
@@ -108,11 +112,11 @@ impl Installed {
 /// Compiles the example, and runs it: by itself, or as an argument of another program.
 fn run_example(build: &Build, around: &[&str]) {
     let folder = TempDir::new().unwrap();
-    let program = INSTALLED.compile(build, &example(), folder.path());
+    let program = Installed::get().compile(build, &example(), folder.path());
     let mut command = match around {
-        [] => INSTALLED.command(&program),
+        [] => Installed::get().command(&program),
         [first, rest @ ..] => {
-            let mut command = INSTALLED.command(Path::new(first));
+            let mut command = Installed::get().command(Path::new(first));
             command.args(rest).arg(&program);
             command
         }
@@ -125,14 +129,15 @@ fn run_example(build: &Build, around: &[&str]) {
 
 /// The shared library has its soname, and exports the functions of the header and nothing else.
 fn exports() {
-    let library = INSTALLED.library("libuzswap.so");
+    let library = Installed::get().library("libuzswap.so");
     let dynamic = text(succeed(Command::new("readelf").arg("-d").arg(&library)));
     assert!(dynamic.contains("Library soname: [libuzswap.so.0]"), "{dynamic}");
     let mut nm = Command::new("nm");
     let symbols = text(succeed(nm.args(["-D", "--defined-only"]).arg(&library)));
     let exported: Vec<&str> =
         symbols.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
-    let header = fs::read_to_string(INSTALLED.prefix.path().join("include/uzswap.h")).unwrap();
+    let header =
+        fs::read_to_string(Installed::get().prefix.path().join("include/uzswap.h")).unwrap();
     let code = header.lines().filter(|line| !line.starts_with(['/', ' ', '#']));
     let mut declared: Vec<&str> = code
         .filter_map(|line| line.split_once('('))
@@ -154,8 +159,8 @@ fn how_to() {
     let folder = TempDir::new().unwrap();
     let source = folder.path().join("first.c");
     fs::write(&source, block("c")).unwrap();
-    let program = INSTALLED.compile(&C, &source, folder.path());
-    let mut command = INSTALLED.command(&program);
+    let program = Installed::get().compile(&C, &source, folder.path());
+    let mut command = Installed::get().command(&program);
     let printed = text(succeed(command.current_dir(&folder)));
     assert_eq!(printed, block("text").trim());
 }
@@ -185,7 +190,7 @@ fn main() -> ExitCode {
         "--leak-check=full",
         "--errors-for-leak-kinds=definite",
     ];
-    trials::run([
+    let outcome = trials::run([
         trial("example_of_the_shared_library", cc(), || run_example(&C, &[])),
         trial("example_of_the_static_library", cc(), || run_example(&STATIC, &[])),
         trial("example_as_cxx", cc().or_else(|| why_not("g++")), || run_example(&CXX, &[])),
@@ -197,5 +202,8 @@ fn main() -> ExitCode {
         }),
         trial("exports", why_not("nm").or_else(|| why_not("readelf")), exports),
         trial("program_of_the_how_to", cc(), how_to),
-    ])
+    ]);
+    // A static is not dropped.
+    INSTALLED.get().map(|installed| fs::remove_dir_all(&installed.prefix));
+    outcome
 }

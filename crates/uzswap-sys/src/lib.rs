@@ -1,9 +1,9 @@
 //! Safe wrappers of kernel interfaces and C libraries, for the packages of uzswap.
 //!
 //! The unsafe code of the project is here, but for the library that goes into programs
-//! (`uzswap-preload`). A type that has a resource frees it when dropped. All methods are safe, and
-//! no raw pointer leaves this package. This package calls the kernel and C, and names no other
-//! package of the project.
+//! (`uzswap-preload`) and the pointers that C gives (`uzswap-c`). A type that has a resource frees
+//! it when dropped. All methods are safe, and no raw pointer leaves this package. This package
+//! calls the kernel and C, and names no other package of the project.
 //!
 //! ```text
 //!  memory of this process   pages, window, zeroed, blocks      host pages, tables, aligned blocks
