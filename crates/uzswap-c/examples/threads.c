@@ -4,9 +4,10 @@
  *   cc -std=c11 -pthread threads.c -o threads $(pkg-config --cflags --libs uzswap)
  *   ./threads FOLDER
  *
- * Each thread stores values of 8 KiB, two pages, under keys of its own and under keys that all
- * threads use. Every page that comes back is checked, byte by byte. FOLDER gets the file and a
- * snapshot; both are removed in the end. The program ends with 0 if all was right.
+ * Each thread stores runs of 8 KiB, two pages, under keys of its own and under keys that all
+ * threads use. Then it stores values of many lengths in the same way. Every page and value that
+ * comes back is checked, byte by byte. FOLDER gets a file for each store, and a snapshot; they are
+ * removed in the end. The program ends with 0 if all was right.
  */
 #include <pthread.h>
 #include <stdarg.h>
@@ -19,9 +20,12 @@
 enum {
     THREADS = 4,
     ROUNDS = 3,
-    OWN_VALUES = 200,   /* of each thread */
-    SHARED_VALUES = 16, /* of all threads */
-    VALUE_PAGES = 2,    /* 8 KiB */
+    OWN_RUNS = 200,     /* of each thread */
+    SHARED_RUNS = 16,   /* of all threads */
+    RUN_PAGES = 2,      /* 8 KiB */
+    VALUES = 60,        /* of each thread; the last of them are those of all threads */
+    SHARED_VALUES = 10,
+    LENGTH_MAX = 40000, /* of a value */
     LIMIT_BYTES = 1 << 20
 };
 
@@ -88,24 +92,25 @@ static uint64_t stat_of(uz_zswap *zswap, const char *name)
 
 struct worker {
     uz_zswap *zswap;
+    uz_values *values;
     uint64_t number;
     uint64_t tenant;
     pthread_t thread;
 };
 
-static void store_value(const struct worker *worker, uint64_t first, uint64_t version)
+static void store_run(const struct worker *worker, uint64_t first, uint64_t version)
 {
-    page_bytes pages[VALUE_PAGES];
-    uz_status statuses[VALUE_PAGES];
-    for (uint64_t page = 0; page < VALUE_PAGES; page++)
+    page_bytes pages[RUN_PAGES];
+    uz_status statuses[RUN_PAGES];
+    for (uint64_t page = 0; page < RUN_PAGES; page++)
         fill(pages[page], first + page, version);
     /* Each second thread stores for a tenant, a page at a time. */
     if (worker->number % 2 == 0) {
-        expect(UZ_OK, uz_store_all(worker->zswap, first, pages, VALUE_PAGES, statuses), "store_all");
-        for (int page = 0; page < VALUE_PAGES; page++)
+        expect(UZ_OK, uz_store_all(worker->zswap, first, pages, RUN_PAGES, statuses), "store_all");
+        for (int page = 0; page < RUN_PAGES; page++)
             expect(UZ_OK, statuses[page], "a page of store_all");
     } else {
-        for (uint64_t page = 0; page < VALUE_PAGES; page++)
+        for (uint64_t page = 0; page < RUN_PAGES; page++)
             expect(UZ_OK, uz_store_for(worker->zswap, worker->tenant, first + page, pages[page]),
                    "store_for");
     }
@@ -117,13 +122,13 @@ static void *work(void *argument)
     page_bytes page;
     for (uint64_t round = 0; round < ROUNDS; round++) {
         uint64_t version = worker->number + THREADS * round;
-        for (uint64_t value = 0; value < OWN_VALUES; value++)
-            store_value(worker, (worker->number + 1) * OWN_KEYS + value * VALUE_PAGES, version);
-        for (uint64_t value = 0; value < SHARED_VALUES; value++) {
-            store_value(worker, SHARED_KEYS + value * VALUE_PAGES, version);
+        for (uint64_t run = 0; run < OWN_RUNS; run++)
+            store_run(worker, (worker->number + 1) * OWN_KEYS + run * RUN_PAGES, version);
+        for (uint64_t run = 0; run < SHARED_RUNS; run++) {
+            store_run(worker, SHARED_KEYS + run * RUN_PAGES, version);
             /* Another thread may have taken it away. */
-            uint64_t key = SHARED_KEYS + (value * 7 % SHARED_VALUES) * VALUE_PAGES;
-            uz_status found = value % 4 == worker->number
+            uint64_t key = SHARED_KEYS + (run * 7 % SHARED_RUNS) * RUN_PAGES;
+            uz_status found = run % 4 == worker->number
                                   ? uz_load_exclusive(worker->zswap, key, page)
                                   : uz_load(worker->zswap, key, page);
             if (found < 0)
@@ -131,7 +136,7 @@ static void *work(void *argument)
             if (found == UZ_OK)
                 check(page, key);
         }
-        for (uint64_t at = 0; at < OWN_VALUES * VALUE_PAGES; at++) {
+        for (uint64_t at = 0; at < OWN_RUNS * RUN_PAGES; at++) {
             uint64_t key = (worker->number + 1) * OWN_KEYS + at;
             uint64_t version_found;
             expect(UZ_OK, uz_load(worker->zswap, key, page), "load");
@@ -175,6 +180,108 @@ static void share(uz_zswap *zswap)
     expect(UZ_TENANT, uz_tenant_remove(zswap, tenant), "tenant_remove again");
 }
 
+/* The bytes of a value: the key and the version that its first byte has. Its length by both. */
+static size_t fill_value(unsigned char *value, uint64_t key, unsigned char version)
+{
+    size_t length = 1 + (key * 7919 + (size_t)version * 104729) % LENGTH_MAX;
+    for (size_t at = 0; at < length; at++)
+        value[at] = (unsigned char)(at == 0 ? version : key + version * (at / 64));
+    return length;
+}
+
+static void check_value(const unsigned char *value, size_t length, uint64_t key)
+{
+    unsigned char expected[LENGTH_MAX];
+    if (length == 0 || length != fill_value(expected, key, value[0]))
+        fail("value %llu has %zu bytes", (unsigned long long)key, length);
+    if (memcmp(value, expected, length) != 0)
+        fail("value %llu is wrong", (unsigned long long)key);
+}
+
+static void *work_with_values(void *argument)
+{
+    const struct worker *worker = (const struct worker *)argument;
+    unsigned char value[LENGTH_MAX];
+    for (int round = 0; round < ROUNDS; round++) {
+        unsigned char version = (unsigned char)(worker->number + (uint64_t)(THREADS * round));
+        for (uint64_t at = 0; at < VALUES; at++) {
+            int is_shared = at >= VALUES - SHARED_VALUES;
+            uint64_t key = is_shared ? at : (worker->number + 1) * VALUES + at;
+            size_t length = fill_value(value, key, version), found_length = 0;
+            expect(UZ_OK, uz_values_store(worker->values, key, value, length), "values_store");
+            memset(value, 0xee, sizeof value);
+            uz_status found = at % 3 == 0 ? uz_values_load_exclusive(worker->values, key, value,
+                                                                     sizeof value, &found_length)
+                                          : uz_values_load(worker->values, key, value,
+                                                           sizeof value, &found_length);
+            if (found != UZ_OK && !(is_shared && found == UZ_NOT_FOUND))
+                fail("values_load: %s", uz_strerror(found));
+            if (found == UZ_OK)
+                check_value(value, found_length, key);
+            if (!is_shared && (value[0] != version || found_length != length))
+                fail("value %llu is an old one", (unsigned long long)key);
+        }
+    }
+    return NULL;
+}
+
+/* Threads share values: keys of 64 bits to any bytes. */
+static void share_values(const char *file)
+{
+    struct worker workers[THREADS];
+    unsigned char value[LENGTH_MAX], small[8];
+    size_t length = 0, found = 0;
+    uint64_t count = 0;
+    uz_options *options = uz_options_new();
+    uz_values *values = NULL;
+    uz_zswap *zswap = NULL;
+    set(options, "max_pool_bytes", "1048576");
+    set(options, "compressor", "zstd:1");
+    set(options, "unit_pages", "4");
+    set(options, "file.path", file);
+    set(options, "file.bytes", "33554432");
+    expect(UZ_OK, uz_values_new(options, &values), "values_new");
+    uz_options_free(options);
+    for (uint64_t number = 0; number < THREADS; number++) {
+        workers[number].values = values;
+        workers[number].number = number;
+        if (pthread_create(&workers[number].thread, NULL, work_with_values, &workers[number]) != 0)
+            fail("no thread");
+    }
+    for (int number = 0; number < THREADS; number++)
+        pthread_join(workers[number].thread, NULL);
+
+    length = fill_value(value, 5, 9);
+    expect(UZ_OK, uz_values_zswap(values, &zswap), "values_zswap");
+    expect(UZ_OK, uz_values_store_for(values, UZ_ROOT, 5, value, length), "values_store_for");
+    expect(UZ_OK, uz_values_length(values, 5, &found), "values_length");
+    if (found != length)
+        fail("the length of a value is %zu, not %zu", found, length);
+    found = 0;
+    expect(UZ_BUFFER, uz_values_load(values, 5, small, sizeof small, &found), "a small buffer");
+    if (found != length)
+        fail("a small buffer does not report the length");
+    expect(UZ_OK, uz_values_invalidate(values, 5), "values_invalidate");
+    expect(UZ_NOT_FOUND, uz_values_invalidate(values, 5), "values_invalidate again");
+    expect(UZ_NOT_FOUND, uz_values_length(values, 5, &found), "the length of no value");
+    expect(UZ_NOT_FOUND, uz_values_load(values, 5, small, 0, NULL), "a load of no value");
+    expect(UZ_ARGUMENT, uz_values_store(values, 5, value, 0), "no bytes");
+    expect(UZ_ARGUMENT, uz_values_store(values, 5, NULL, 1), "no value");
+    expect(UZ_ARGUMENT, uz_values_store(NULL, 5, value, 1), "no values");
+    expect(UZ_TENANT, uz_values_store_for(values, 3, 5, value, 1), "no tenant");
+    expect(UZ_OK, uz_values_stat(values, "values", &count), "values_stat");
+    /* Each third of a thread's own values was taken away. */
+    uint64_t own = (VALUES - SHARED_VALUES) * 2 / 3;
+    if (count < THREADS * own || count > THREADS * own + SHARED_VALUES)
+        fail("%llu values are left", (unsigned long long)count);
+    uz_values_free(values); /* the other handle still has the store */
+    if (stat_of(zswap, "budget.peak_bytes") > LIMIT_BYTES)
+        fail("values exceeded the limit");
+    if (stat_of(zswap, "counters.stored_units") == 0)
+        fail("no unit was stored");
+    uz_zswap_free(zswap);
+}
+
 /* A snapshot has all of it, and what was removed before is not there. */
 static void restore(uz_zswap *zswap, const char *path)
 {
@@ -188,7 +295,7 @@ static void restore(uz_zswap *zswap, const char *path)
     expect(UZ_NOT_FOUND, uz_invalidate(zswap, first + 10), "invalidate again");
     expect(UZ_OK, uz_snapshot(zswap, path), "snapshot");
     expect(UZ_OK, uz_zswap_restore(NULL, path, &restored), "restore");
-    for (uint64_t at = 0; at < OWN_VALUES * VALUE_PAGES; at++) {
+    for (uint64_t at = 0; at < OWN_RUNS * RUN_PAGES; at++) {
         expect(at <= 10 ? UZ_NOT_FOUND : UZ_OK, uz_load(restored, first + at, page), "restored");
         if (at > 10)
             check(page, first + at);
@@ -305,6 +412,8 @@ int main(int count, char **arguments)
     uz_options_free(options);
     share(zswap);
     restore(zswap, snapshot);
+    snprintf(file, sizeof file, "%s/values.pages", arguments[1]);
+    share_values(file);
     refuse(zswap);
     reach_limit();
     refuse_random_page();

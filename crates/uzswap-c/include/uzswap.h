@@ -2,11 +2,13 @@
  * The compressed page store uzswap.
  *
  * A store keeps pages of 4096 bytes compressed, each under a key of 64 bits, within a limit in
- * bytes. docs/how-to/embed-from-c.md has a first program.
+ * bytes. Values of 1 byte to 1 MiB are kept over the pages of a store. docs/how-to/embed-from-c.md
+ * has a first program.
  *
- * Memory. A function named uz_..._new or uz_..._restore makes a handle, which the caller owns and
- * gives to uz_..._free once. The library keeps no pointer of the caller after a call, and the
- * caller frees no other memory of the library. Strings end with a NUL.
+ * Memory. A function named uz_..._new or uz_..._restore, and uz_values_zswap(), makes a handle,
+ * which the caller owns and gives to uz_..._free once. The library keeps no pointer of the
+ * caller after a call, and the caller frees no other memory of the library. Strings end with a
+ * NUL.
  *
  * Threads. Threads may call every function with one handle at the same time, except uz_..._free.
  * Before that call every other call with the handle has returned, and none follows. During a call
@@ -29,6 +31,9 @@
 
 /* The bytes of a page. */
 #define UZ_PAGE_SIZE 4096
+
+/* The bytes of the longest value. */
+#define UZ_VALUE_BYTES_MAX 1048576
 
 /* The tenant of all pages that were stored for no other tenant. It is always there. */
 #define UZ_ROOT 0
@@ -78,6 +83,9 @@ typedef struct uz_options uz_options;
 
 // A store. uz_zswap_new() or uz_zswap_restore() makes one; threads share it.
 typedef struct uz_zswap uz_zswap;
+
+// Values over a store of their own. uz_values_new() makes them; threads share them.
+typedef struct uz_values uz_values;
 
 #ifdef __cplusplus
 extern "C" {
@@ -209,6 +217,68 @@ uz_status uz_compact(uz_zswap * zswap, uint64_t * pages);
 // Errors: UZ_IO, UZ_CORRUPT, UZ_NO_MEMORY, UZ_ARGUMENT. The snapshot that was there before stays.
 uz_status uz_snapshot(uz_zswap * zswap, const char * path);
 
+// Makes a store for values and writes its handle to `*values`, which is NULL after a failure. The
+// options are as for uz_zswap_new(). Two of them suit values: `unit_pages` of 4 with zstd saves
+// memory, and `incompressible` of store-as-is keeps what does not compress.
+//
+// Errors: those of uz_zswap_new().
+uz_status uz_values_new(uz_options * options, uz_values ** values);
+
+// Ends values and their store; NULL is allowed. As uz_zswap_free(). The store stays until its own
+// handles, of uz_values_zswap(), are freed too.
+void uz_values_free(uz_values * values);
+
+// Writes a handle of the store below to `*zswap`, or NULL after a failure: for uz_stat(), tenants,
+// uz_compact() and uz_shrink(). The caller gives it to uz_zswap_free(). Its pages are those of the
+// values: a caller that stores or removes pages damages values. A snapshot has no table of values.
+uz_status uz_values_zswap(uz_values * values, uz_zswap ** zswap);
+
+// Keeps a copy of the `length` bytes at `value`, 1 to UZ_VALUE_BYTES_MAX, under `key`, which may
+// be any number. The key's earlier value is gone, also if the new one is refused. Each value has
+// pages of its own, so one of a few bytes takes the time of a page.
+//
+// Errors: those of uz_store(). UZ_ARGUMENT also for a length that is out of its range.
+uz_status uz_values_store(uz_values * values, uint64_t key, const void * value, size_t length);
+
+// As uz_values_store(), for a tenant of the store below. Its pages are compressed one by one.
+//
+// Errors: those of uz_values_store(), and UZ_TENANT.
+uz_status uz_values_store_for(uz_values * values,
+                              uint64_t tenant,
+                              uint64_t key,
+                              const void * value,
+                              size_t length);
+
+// Copies the value of `key` to the `size` bytes at `buffer`, and keeps it. Writes its length to
+// `*length`, unless that is NULL.
+//
+// Returns UZ_NOT_FOUND if the key has no value; the buffer is as it was, unless another thread
+// removed the key's value meanwhile. UZ_BUFFER is the code for a value that is longer than `size`;
+// `*length` is its length then, and nothing was copied. After another error the content of the
+// buffer is not defined.
+//
+// Errors: UZ_BUFFER, UZ_CORRUPT, UZ_IO, UZ_ARGUMENT.
+uz_status uz_values_load(uz_values * values,
+                         uint64_t key,
+                         void * buffer,
+                         size_t size,
+                         size_t * length);
+
+// As uz_values_load(), and drops the value. Of several threads that ask for one value, one gets
+// it. After an error the value is still there.
+uz_status uz_values_load_exclusive(uz_values * values,
+                                   uint64_t key,
+                                   void * buffer,
+                                   size_t size,
+                                   size_t * length);
+
+// Writes the length of a value to `*length`, or returns UZ_NOT_FOUND. Another thread may change
+// the value before the next call. This is no use of the value.
+uz_status uz_values_length(uz_values * values, uint64_t key, size_t * length);
+
+// Forgets the value of `key`, unread. Returns UZ_NOT_FOUND if there was none.
+uz_status uz_values_invalidate(uz_values * values, uint64_t key);
+
 // Makes a tenant below `parent`, which is UZ_ROOT or another tenant, and writes its id to
 // `*tenant`. A store has at most 1024 tenants, and no id names two of them.
 //
@@ -262,6 +332,12 @@ uz_status uz_shrink(uz_zswap * zswap, uint64_t tenant, size_t pages, uint64_t * 
 //
 // Errors: UZ_NAME, UZ_ARGUMENT.
 uz_status uz_stat(uz_zswap * zswap, const char * name, uint64_t * value);
+
+// Writes a number of the values to `*value`, by its name: "values", their count; "value_bytes",
+// the sum of their lengths; "table_bytes", which count against the limit.
+//
+// Errors: UZ_NAME, UZ_ARGUMENT.
+uz_status uz_values_stat(uz_values * values, const char * name, uint64_t * value);
 
 // Writes all statistics as JSON and a NUL to the `size` bytes at `buffer`. Writes the length
 // without the NUL to `*length`, unless that is NULL. A call with size 0, and any buffer, writes

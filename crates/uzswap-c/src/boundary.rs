@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::slice;
 
-use uzswap::page::Page;
+use uzswap::page::{PAGE_SIZE, Page};
 
 use crate::call::Failure;
 use crate::status::Status;
@@ -167,6 +167,11 @@ impl Text {
 }
 
 impl Input {
+    /// So many bytes.
+    pub(crate) fn bytes(&self, count: usize, name: &str) -> Result<&[u8], Failure> {
+        values(self.0.cast(), count, name)
+    }
+
     /// One page.
     #[inline]
     pub(crate) fn page(&self, name: &str) -> Result<&Page, Failure> {
@@ -181,27 +186,39 @@ impl Input {
 }
 
 impl Output {
+    /// Room for so many bytes.
+    #[inline]
+    pub(crate) fn bytes(&mut self, count: usize, name: &str) -> Result<&mut [u8], Failure> {
+        let pointer = self.0.cast::<u8>();
+        check(pointer, count, name)?;
+        // SAFETY: the pointer was checked, and C promises memory for `count` bytes there, which
+        // nobody else uses during the call. C's memory has values that Rust cannot know, so that
+        // none of it is uninitialized to Rust; and loads write it without a read.
+        Ok(unsafe { slice::from_raw_parts_mut(pointer, count) })
+    }
+
     /// Room for a page.
     #[inline]
     pub(crate) fn page(&mut self, name: &str) -> Result<&mut Page, Failure> {
-        check(self.0.cast::<Page>(), 1, name)?;
-        // SAFETY: the pointer was checked, and C promises memory for a page there, which nobody
-        // else uses during the call. C's memory has values that Rust cannot know, so that none of
-        // it is uninitialized to Rust; and loads write it without a read.
-        Ok(unsafe { &mut *self.0.cast() })
+        let bytes = self.bytes(PAGE_SIZE, name)?;
+        Ok(bytes.try_into().expect("a page has so many bytes"))
     }
 
     /// Writes a text and a NUL, if `size` is enough for both.
-    pub(crate) fn write_text(&self, size: usize, text: &str, name: &str) -> Result<(), Failure> {
+    pub(crate) fn write_text(
+        &mut self,
+        size: usize,
+        text: &str,
+        name: &str,
+    ) -> Result<(), Failure> {
         if size <= text.len() {
             let needed = text.len() + 1;
             let message = format!("buffer of {size} bytes is too small; {needed} are needed");
             return Err(Failure::new(Status::UzBuffer, message));
         }
-        let room = room::<u8>(self.0.cast(), size, name)?;
-        for (to, byte) in room.iter_mut().zip(text.bytes().chain([0])) {
-            to.write(byte);
-        }
+        let (to, end) = self.bytes(size, name)?.split_at_mut(text.len());
+        to.copy_from_slice(text.as_bytes());
+        end[0] = 0;
         Ok(())
     }
 }
@@ -232,7 +249,6 @@ impl<T> Place<T> {
 mod tests {
     use super::*;
     use crate::last_error::uz_last_error;
-    use uzswap::page::PAGE_SIZE;
 
     fn message() -> String {
         let Ok(text) = Text(uz_last_error()).utf8("text").map(str::to_owned) else { panic!() };
@@ -271,7 +287,7 @@ mod tests {
     #[test]
     fn a_text_is_written_whole_or_not() {
         let mut buffer = [9_u8; 4];
-        let output = Output((&raw mut buffer).cast());
+        let mut output = Output((&raw mut buffer).cast());
         assert!(output.write_text(3, "abc", "buffer").is_err());
         assert_eq!(message(), "buffer of 3 bytes is too small; 4 are needed");
         assert!(output.write_text(4, "ab", "buffer").is_ok());

@@ -1,7 +1,7 @@
 //! The store for C: a shared and a static library, with the header `include/uzswap.h`.
 //!
 //! ```text
-//!  options  store  tenants  stats     the functions that C calls
+//!  options store values tenants stats   the functions that C calls
 //!      \      \       /      /
 //!       call, and the types of boundary: checks, the end of panics
 //!                 |
@@ -22,3 +22,4 @@ pub mod stats;
 pub mod status;
 pub mod store;
 pub mod tenants;
+pub mod values;

@@ -16,7 +16,7 @@ use crate::status::Status;
 #[derive(Debug)]
 pub struct Options(Mutex<Choices>);
 
-/// What was chosen.
+/// The chosen values.
 #[derive(Debug, Clone)]
 pub(crate) struct Choices {
     pub(crate) store: ZswapOptions,
@@ -38,8 +38,12 @@ impl Default for Choices {
 }
 
 impl Options {
-    pub(crate) fn choices(&self) -> Choices {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The chosen values; the defaults for NULL.
+    pub(crate) fn of(options: &Shared<Options>) -> Result<Choices, Failure> {
+        let options = options.optional("options")?;
+        let choices =
+            |options: &Options| options.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(options.map(choices).unwrap_or_default())
     }
 }
 

@@ -7,8 +7,9 @@ use crate::boundary::{Output, Place, Shared, Text};
 use crate::call::{Failure, call};
 use crate::status::Status;
 use crate::store::Store;
+use crate::values::Values;
 
-/// A number of the JSON document, by names and numbers with dots between them.
+/// A number that a store says of itself, by its name.
 fn number(zswap: &Zswap, name: &str) -> Option<u64> {
     let budget = zswap.budget();
     match name {
@@ -17,8 +18,12 @@ fn number(zswap: &Zswap, name: &str) -> Option<u64> {
         "budget.max_bytes" => return Some(budget.max_bytes()),
         _ => {}
     }
-    let document = serde_json::to_value(zswap.stats()).ok()?;
-    let value = name.split('.').try_fold(&document, |at, name| match at {
+    number_in(&serde_json::to_value(zswap.stats()).ok()?, name)
+}
+
+/// A number in a document, by names and numbers with dots between them.
+fn number_in(document: &Value, name: &str) -> Option<u64> {
+    let value = name.split('.').try_fold(document, |at, name| match at {
         Value::Array(values) => values.get(name.parse::<usize>().ok()?),
         at => at.get(name),
     });
@@ -37,10 +42,31 @@ pub extern "C" fn uz_stat(zswap: Shared<Store>, name: Text, mut value: Place<u64
     call(|| {
         let (zswap, name) = (zswap.get("zswap")?.zswap(), name.utf8("name")?);
         let place = value.get("value")?;
-        let Some(number) = number(zswap, name) else {
-            return Err(Failure::new(Status::UzName, format!("unknown statistic '{name}'")));
-        };
-        place.write(number);
+        place.write(number(zswap, name).ok_or_else(|| unknown(name))?);
+        Ok(Status::UzOk)
+    })
+}
+
+fn unknown(name: &str) -> Failure {
+    Failure::new(Status::UzName, format!("unknown statistic '{name}'"))
+}
+
+/// Writes a number of the values to `*value`, by its name: "values", their count; "value_bytes",
+/// the sum of their lengths; "table_bytes", which count against the limit.
+///
+/// Errors: UZ_NAME, UZ_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn uz_values_stat(
+    values: Shared<Values>,
+    name: Text,
+    mut value: Place<u64>,
+) -> Status {
+    call(|| {
+        let (values, name) = (values.get("values")?.values(), name.utf8("name")?);
+        let place = value.get("value")?;
+        let number = serde_json::to_value(values.stats()).ok();
+        let number = number.and_then(|document| number_in(&document, name));
+        place.write(number.ok_or_else(|| unknown(name))?);
         Ok(Status::UzOk)
     })
 }
@@ -48,7 +74,7 @@ pub extern "C" fn uz_stat(zswap: Shared<Store>, name: Text, mut value: Place<u64
 /// Writes a text and a NUL to a buffer, and the text's length to `*length`, unless that is NULL.
 fn give(
     text: Result<String, Failure>,
-    buffer: &Output,
+    mut buffer: Output,
     size: usize,
     mut length: Place<usize>,
 ) -> Result<Status, Failure> {
@@ -73,7 +99,7 @@ pub extern "C" fn uz_stats_json(
         let stats = zswap.get("zswap")?.zswap().stats();
         let text =
             serde_json::to_string(&stats).map_err(|error| Failure::new(Status::UzOther, error));
-        give(text, &buffer, size, length)
+        give(text, buffer, size, length)
     })
 }
 
@@ -87,6 +113,6 @@ pub extern "C" fn uz_stats_prometheus(
 ) -> Status {
     call(|| {
         let text = zswap.get("zswap")?.zswap().stats().prometheus();
-        give(Ok(text), &buffer, size, length)
+        give(Ok(text), buffer, size, length)
     })
 }

@@ -3,6 +3,7 @@
 use std::io;
 
 use uzswap::backing::BackingError;
+use uzswap::values::ValueError;
 use uzswap::zswap::snapshot::{RestoreError, SnapshotError, SnapshotFault};
 use uzswap::zswap::{BuildError, LoadError, StoreError, TenantError};
 
@@ -127,6 +128,21 @@ impl HasStatus for LoadError {
         match self {
             LoadError::Corrupt { .. } => Status::UzCorrupt,
             LoadError::Backing { .. } => Status::UzIo,
+            _ => Status::UzOther,
+        }
+    }
+}
+
+impl HasStatus for ValueError {
+    fn status(&self) -> Status {
+        match self {
+            ValueError::Length { .. } => Status::UzArgument,
+            ValueError::Refused { source, .. } => source.status(),
+            ValueError::TableFull { .. } if self.is_pool_limit() => Status::UzLimit,
+            ValueError::TableFull { .. } => Status::UzNoMemory,
+            ValueError::Load { source, .. } => source.status(),
+            ValueError::Lost { .. } => Status::UzCorrupt,
+            ValueError::NoRoom { .. } => Status::UzBuffer,
             _ => Status::UzOther,
         }
     }

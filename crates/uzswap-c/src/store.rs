@@ -28,23 +28,35 @@ impl Store {
         &self.zswap
     }
 
-    /// A store of `options`, or of the defaults, of what `make` makes.
-    fn of(
-        options: &Shared<Options>,
-        make: impl FnOnce(&Choices, Option<Box<dyn Backing>>) -> Result<Zswap, Failure>,
-    ) -> Result<Store, Failure> {
-        let choices = options.optional("options")?.map(Options::choices).unwrap_or_default();
-        let backing = match choices.file.path.as_os_str().is_empty() {
-            true => None,
-            false => Some(Box::new(FileBacking::open(&choices.file)?) as Box<dyn Backing>),
-        };
-        let zswap = Arc::new(make(&choices, backing)?);
+    /// Another handle of the same store.
+    pub(crate) fn of(zswap: Arc<Zswap>) -> Store {
+        Store { _shrinker: None, zswap }
+    }
+
+    /// A handle of a new store, with its shrinker.
+    pub(crate) fn new(zswap: Arc<Zswap>, choices: &Choices) -> Result<Store, Failure> {
         let shrinker = match choices.has_shrinker {
             true => Some(Shrinker::start(Arc::clone(&zswap), choices.shrinker)?),
             false => None,
         };
         Ok(Store { _shrinker: shrinker, zswap })
     }
+}
+
+/// The file behind a store, if one was chosen.
+fn backing(choices: &Choices) -> Result<Option<Box<dyn Backing>>, Failure> {
+    match choices.file.path.as_os_str().is_empty() {
+        true => Ok(None),
+        false => Ok(Some(Box::new(FileBacking::open(&choices.file)?))),
+    }
+}
+
+/// An empty store.
+pub(crate) fn empty(choices: &Choices) -> Result<Zswap, Failure> {
+    Ok(match backing(choices)? {
+        Some(backing) => Zswap::with_backing(choices.store, backing)?,
+        None => Zswap::new(choices.store)?,
+    })
 }
 
 /// The path of a file, which need not be UTF-8.
@@ -58,13 +70,12 @@ fn path(bytes: &[u8]) -> &Path {
 /// Errors: UZ_VALUE, UZ_IO (the file, or the thread of the shrinker), UZ_NO_MEMORY, UZ_ARGUMENT.
 #[unsafe(no_mangle)]
 pub extern "C" fn uz_zswap_new(options: Shared<Options>, zswap: NewHandle<Store>) -> Status {
-    let make = |choices: &Choices, backing| {
-        Ok(match backing {
-            Some(backing) => Zswap::with_backing(choices.store, backing)?,
-            None => Zswap::new(choices.store)?,
+    call(|| {
+        zswap.fill("zswap", || {
+            let choices = Options::of(&options)?;
+            Store::new(Arc::new(empty(&choices)?), &choices)
         })
-    };
-    call(|| zswap.fill("zswap", || Store::of(&options, make)))
+    })
 }
 
 /// Makes a store with the pages, tenants and counters of the snapshot at `path`, and writes its
@@ -81,10 +92,10 @@ pub extern "C" fn uz_zswap_restore(
 ) -> Status {
     call(|| {
         zswap.fill("zswap", || {
+            let choices = Options::of(&options)?;
             let path = self::path(path.bytes("path")?);
-            Store::of(&options, |choices, backing| {
-                Ok(Zswap::from_snapshot(choices.store, backing, path)?.0)
-            })
+            let (zswap, _) = Zswap::from_snapshot(choices.store, backing(&choices)?, path)?;
+            Store::new(Arc::new(zswap), &choices)
         })
     })
 }

@@ -9,7 +9,7 @@ use crate::status::Status;
 use crate::store::{Store, write};
 
 /// The id of a number that C gave.
-fn id(zswap: &Zswap, tenant: u64) -> Result<TenantId, Failure> {
+pub(crate) fn id(zswap: &Zswap, tenant: u64) -> Result<TenantId, Failure> {
     zswap.tenant_of_bits(tenant).ok_or_else(|| {
         Failure::new(Status::UzTenant, format!("tenant {tenant:#x} is not of this store"))
     })

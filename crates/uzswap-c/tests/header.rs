@@ -12,8 +12,8 @@ fn folder() -> &'static Path {
 }
 
 /// The modules, in the order of the header.
-const MODULES: [&str; 8] =
-    ["status", "last_error", "call", "boundary", "options", "store", "tenants", "stats"];
+const MODULES: [&str; 9] =
+    ["status", "last_error", "call", "boundary", "options", "store", "values", "tenants", "stats"];
 
 fn header() -> String {
     let config = Config::from_file(folder().join("cbindgen.toml")).unwrap();
@@ -23,6 +23,18 @@ fn header() -> String {
     let mut header = Vec::new();
     builder.generate().unwrap().write(&mut header);
     String::from_utf8(header).unwrap()
+}
+
+#[test]
+fn constants_are_those_of_the_store() {
+    let header = header();
+    for (name, value) in [
+        ("UZ_PAGE_SIZE", uzswap::page::PAGE_SIZE as u64),
+        ("UZ_VALUE_BYTES_MAX", uzswap::values::VALUE_BYTES_MAX as u64),
+        ("UZ_ROOT", uzswap::zswap::TenantId::ROOT.to_bits()),
+    ] {
+        assert!(header.contains(&format!("#define {name} {value}\n")), "{name} is not {value}");
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ const LAYERS: [(&str, &[&str]); 32] = [
     ("index", MECHANISM),
     ("zswap", STORE),
     ("values", &["page", "random", "compressor", "index", "zswap"]),
-    ("c", &["options", "page", "backing", "zswap"]),
+    ("c", &["options", "page", "backing", "values", "zswap"]),
     ("kernel_swap", &["sys", "named_enum"]),
     ("human_size", &[]),
     ("corpus", CORPUS),
