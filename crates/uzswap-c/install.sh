@@ -17,7 +17,7 @@ version=$(cd "$here" && cargo pkgid --offline | sed 's/.*[#@]//')
 if [ $# = 2 ]; then
     built=$2
 else
-    (cd "$here" && cargo build --release --lib)
+    (cd "$here" && cargo build --release --locked --lib)
     target=$(cd "$here" && cargo metadata --offline --no-deps --format-version 1 |
         sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
     built=$target/release

@@ -1,11 +1,10 @@
 //! Cost of a store and a load from C over those from Rust, in nanoseconds a page.
 //!
-//! A loop in C calls the functions of the library: those of the static one, which are in this
-//! program, and those of the shared one, which is loaded. A loop in Rust calls the store. A second
-//! one does the same with another store: the difference of the two is the noise. All take turns,
-//! round after round, in one thread. In its turn each one works twice, and the second time counts:
-//! at the first time the caches hold the code of another one. A difference is the median of the
-//! rounds' differences, with their quartiles.
+//! A loop in C calls the static library, which is in this program, and the shared one. A loop in
+//! Rust calls the store. A second one does the same with another store: the difference of the two
+//! is the noise. All take turns, round after round, in one thread. In its turn each one works
+//! twice, and the second time counts: at the first time the caches hold the code of another one. A
+//! difference is the median of the rounds' differences, with their quartiles.
 //!
 //! Pages of one word take the least time, so that the cost of a call shows best. The other pages
 //! compress to about half.

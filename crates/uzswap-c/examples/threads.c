@@ -159,7 +159,7 @@ static void share(uz_zswap *zswap)
 {
     struct worker workers[THREADS];
     uint64_t tenant = UZ_ROOT;
-    expect(UZ_OK, uz_tenant_new(zswap, UZ_ROOT, "odd threads", UINT64_MAX, 1, &tenant), "tenant");
+    expect(UZ_OK, uz_tenant_add(zswap, UZ_ROOT, "odd threads", UINT64_MAX, 1, &tenant), "tenant");
     for (uint64_t number = 0; number < THREADS; number++) {
         struct worker *worker = &workers[number];
         worker->zswap = zswap;

@@ -12,8 +12,9 @@
  *
  * Threads. Threads may call every function with one handle at the same time, except uz_..._free.
  * Before that call every other call with the handle has returned, and none follows. During a call
- * no other thread changes the memory that the call reads, or uses the memory that it writes.
- * After fork() the child uses no handle of its parent.
+ * no other thread changes the memory that the call reads, or uses the memory that it writes. No
+ * two arguments of a call lead to the same memory. After fork() the child uses no handle of its
+ * parent.
  *
  * Errors. A function returns UZ_OK (0), UZ_NOT_FOUND (1), or a negative code. A call that fails
  * changes nothing and leaves its results as they were, unless its comment says more.
@@ -74,7 +75,7 @@ typedef enum {
     UZ_SNAPSHOT = -14,
     // An error that has no code of its own.
     UZ_OTHER = -15,
-    // A defect of the library ended the call. The store can be used on: its data are whole.
+    // A defect of the library ended the call, which may have done a part of its work.
     UZ_PANIC = -16,
 } uz_status;
 
@@ -287,7 +288,7 @@ uz_status uz_values_invalidate(uz_values * values, uint64_t key);
 // people and for uz_tenant_find().
 //
 // Errors: UZ_TENANT (also if the option records is null), UZ_ARGUMENT.
-uz_status uz_tenant_new(uz_zswap * zswap,
+uz_status uz_tenant_add(uz_zswap * zswap,
                         uint64_t parent,
                         const char * name,
                         uint64_t max_bytes,
@@ -296,7 +297,7 @@ uz_status uz_tenant_new(uz_zswap * zswap,
 
 // Changes a tenant, also UZ_ROOT. Bytes over a lower limit stay until they go by themselves.
 //
-// Errors: as uz_tenant_new().
+// Errors: as uz_tenant_add().
 uz_status uz_tenant_set(uz_zswap * zswap,
                         uint64_t tenant,
                         const char * name,

@@ -4,7 +4,8 @@
 //! `cbindgen.toml` has the names. Only C makes values of them: the fields are private. The header
 //! begins with C's promise: a pointer is NULL, or leads to memory that is there during the call.
 //! Handles come from a function that makes them, and were not freed. No other thread writes to the
-//! memory that a call reads, or uses the memory that it writes.
+//! memory that a call reads, or uses the memory that it writes. Arguments of one call do not
+//! overlap.
 //!
 //! A reference lives as long as its argument, and so ends with the call.
 

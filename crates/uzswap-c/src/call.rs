@@ -28,7 +28,7 @@ impl<E: HasStatus + Into<Box<dyn Error>>> From<E> for Failure {
 /// Does the work of a function. A panic was printed when it began, and becomes `UZ_PANIC` here.
 #[inline]
 pub(crate) fn call(work: impl FnOnce() -> Result<Status, Failure>) -> Status {
-    // A store stays whole where a part of it panics, and options are written last.
+    // The store is made for panics of its parts, and options change as a whole.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(status)) => status,
         Ok(Err(Failure(status))) => status,

@@ -45,7 +45,7 @@ pub enum Status {
     UzSnapshot = -14,
     /// An error that has no code of its own.
     UzOther = -15,
-    /// A defect of the library ended the call. The store can be used on: its data are whole.
+    /// A defect of the library ended the call, which may have done a part of its work.
     UzPanic = -16,
 }
 

@@ -29,7 +29,7 @@ fn options(name: &Text, max_bytes: u64, writeback: i32) -> Result<TenantOptions,
 ///
 /// Errors: UZ_TENANT (also if the option records is null), UZ_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn uz_tenant_new(
+pub extern "C" fn uz_tenant_add(
     zswap: Shared<Store>,
     parent: u64,
     name: Text,
@@ -47,7 +47,7 @@ pub extern "C" fn uz_tenant_new(
 
 /// Changes a tenant, also UZ_ROOT. Bytes over a lower limit stay until they go by themselves.
 ///
-/// Errors: as uz_tenant_new().
+/// Errors: as uz_tenant_add().
 #[unsafe(no_mangle)]
 pub extern "C" fn uz_tenant_set(
     zswap: Shared<Store>,
