@@ -1,0 +1,33 @@
+//! The module `uzswap._uzswap`: the store and the trace for Python.
+//!
+//! ```text
+//!  package/*.py     names, dataclasses, the command
+//!      |
+//!  store   trace    classes of Python over `uzswap::zswap` and `uzswap::trace`
+//!      \   /  \
+//!     buffer   error    bytes-like objects, page by page; exceptions
+//!       options         keyword arguments
+//! ```
+//!
+//! Rust never has a reference to memory that Python may change: `buffer` copies pages while it holds
+//! the GIL. The store works on these copies without the GIL.
+
+mod buffer;
+mod error;
+mod options;
+mod store;
+#[cfg(feature = "timing")]
+mod timing;
+mod trace;
+
+/// The store and the trace, in Rust.
+#[pyo3::pymodule]
+mod _uzswap {
+    #[pymodule_export]
+    use super::store::{Store, Tenant};
+    #[cfg(feature = "timing")]
+    #[pymodule_export]
+    use super::timing::time_in_rust;
+    #[pymodule_export]
+    use super::trace::{TraceRecorder, read_trace};
+}
