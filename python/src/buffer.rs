@@ -12,23 +12,63 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyMemoryView, PySlice};
 use uzswap::page::{PAGE_SIZE, Page};
+use uzswap::values::VALUE_BYTES_MAX;
 
 /// Pages that are copied at a time: one release of the GIL for 256 KiB, which processors have room
 /// for in their second cache.
 pub(crate) const CHUNK_PAGES: usize = 1 << 6;
 
 thread_local! {
-    static ROOM: RefCell<Vec<Page>> = const { RefCell::new(Vec::new()) };
+    static PAGES: RefCell<Vec<Page>> = const { RefCell::new(Vec::new()) };
+    static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Gives `work` this thread's room for [`CHUNK_PAGES`].
 pub(crate) fn with_room<T>(work: impl FnOnce(&mut [Page]) -> T) -> T {
     // Taken out: `work` runs code of Python, which may come here again.
-    let mut room = ROOM.take();
+    let mut room = PAGES.take();
     room.resize(CHUNK_PAGES, [0; PAGE_SIZE]);
     let result = work(&mut room);
-    ROOM.set(room);
+    PAGES.set(room);
     result
+}
+
+/// Gives `work` this thread's room for a value.
+pub(crate) fn with_bytes<T>(work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+    let mut room = BYTES.take();
+    let result = work(&mut room);
+    BYTES.set(room);
+    result
+}
+
+/// Copies the bytes of `object` to `bytes`, in place of what was there.
+///
+/// # Errors
+///
+/// It has no bytes, is not contiguous, or has more than a value may have.
+pub(crate) fn copy_bytes(object: &Bound<'_, PyAny>, bytes: &mut Vec<u8>) -> PyResult<()> {
+    let (view, len) = bytes_of(object)?;
+    if len > VALUE_BYTES_MAX {
+        return Err(PyValueError::new_err(format!(
+            "the value has {len} bytes, over the maximum of {VALUE_BYTES_MAX}"
+        )));
+    }
+    bytes.resize(len, 0);
+    PyBuffer::get(&view)?.copy_to_slice(object.py(), bytes)
+}
+
+/// A contiguous object as a view of bytes, and how many there are.
+fn bytes_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, usize)> {
+    let buffer = PyUntypedBuffer::get(object)?;
+    if !buffer.is_c_contiguous() {
+        return Err(PyBufferError::new_err(
+            "the buffer is not contiguous; pass a copy, such as numpy.ascontiguousarray(a)",
+        ));
+    }
+    let view = PyMemoryView::from(object)?.into_any();
+    let is_of_bytes = buffer.dimensions() == 1 && buffer.format() == c"B";
+    let view = if is_of_bytes { view } else { view.call_method1("cast", ("B",))? };
+    Ok((view, buffer.len_bytes()))
 }
 
 /// A contiguous object of one page or more, as a view of bytes.
@@ -44,21 +84,12 @@ impl<'py> Buffer<'py> {
     ///
     /// It has no bytes, is not contiguous, or is empty or not of whole pages.
     pub(crate) fn of(object: &Bound<'py, PyAny>) -> PyResult<Buffer<'py>> {
-        let buffer = PyUntypedBuffer::get(object)?;
-        let bytes = buffer.len_bytes();
-        if !buffer.is_c_contiguous() {
-            return Err(PyBufferError::new_err(
-                "the buffer is not contiguous; pass a copy, such as numpy.ascontiguousarray(a)",
-            ));
-        }
+        let (view, bytes) = bytes_of(object)?;
         if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) {
             return Err(PyValueError::new_err(format!(
                 "the buffer has {bytes} bytes; pass whole pages of {PAGE_SIZE} bytes, one at least"
             )));
         }
-        let view = PyMemoryView::from(object)?.into_any();
-        let is_of_bytes = buffer.dimensions() == 1 && buffer.format() == c"B";
-        let view = if is_of_bytes { view } else { view.call_method1("cast", ("B",))? };
         Ok(Buffer { view, pages: bytes / PAGE_SIZE })
     }
 

@@ -3,22 +3,24 @@
 //! ```text
 //!  package/*.py     names, dataclasses, the command
 //!      |
-//!  store   trace    classes of Python over `uzswap::zswap` and `uzswap::trace`
-//!      \   /  \
-//!     buffer   error    bytes-like objects, page by page; exceptions
-//!       options         keyword arguments
+//!  store  values  trace    classes of Python over those of the crate
+//!      \    |    /
+//!   options  closable       keyword arguments; what can be closed
+//!    buffer  error          bytes-like objects, page by page; exceptions
 //! ```
 //!
 //! Rust never has a reference to memory that Python may change: `buffer` copies pages while it holds
 //! the GIL. The store works on these copies without the GIL.
 
 mod buffer;
+mod closable;
 mod error;
 mod options;
 mod store;
 #[cfg(feature = "timing")]
 mod timing;
 mod trace;
+mod values;
 
 /// The store and the trace, in Rust.
 #[pyo3::pymodule]
@@ -30,4 +32,6 @@ mod _uzswap {
     use super::timing::time_in_rust;
     #[pymodule_export]
     use super::trace::{TraceRecorder, read_trace};
+    #[pymodule_export]
+    use super::values::Values;
 }

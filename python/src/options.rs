@@ -8,7 +8,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use uzswap::backing::{Backing, FileBacking, FileBackingOptions};
-use uzswap::zswap::{RecordOptions, ZswapOptions};
+use uzswap::zswap::{RecordOptions, Zswap, ZswapOptions};
 
 use crate::error::{exceptions, sentence};
 
@@ -83,6 +83,19 @@ impl StoreOptions {
             }
         }
         Ok(())
+    }
+
+    /// A new store.
+    ///
+    /// # Errors
+    ///
+    /// `BackingError`; `OptionError` where an option is out of its range.
+    pub(crate) fn build(&self) -> PyResult<Zswap> {
+        let zswap = match self.open_backing()? {
+            None => Zswap::new(self.zswap),
+            Some(backing) => Zswap::with_backing(self.zswap, backing),
+        };
+        zswap.map_err(|error| exceptions::OptionError::new_err(sentence(&error)))
     }
 
     /// Opens the backing, if there is to be one.

@@ -1,15 +1,16 @@
 //! `uzswap.Store` and its tenants.
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
-use pyo3::exceptions::{PyOverflowError, PyValueError};
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyType};
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zswap::{LoadError, StoreError, Stored, TenantId, TenantOptions, Zswap};
 
 use crate::buffer::{Buffer, CHUNK_PAGES, with_room};
+use crate::closable::Closable;
 use crate::error::{exceptions, load_error, refusal, refused_pages, sentence};
 use crate::options::StoreOptions;
 
@@ -17,7 +18,30 @@ use crate::options::StoreOptions;
 #[pyclass(module = "uzswap", frozen, eq, hash)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Tenant {
-    id: TenantId,
+    pub(crate) id: TenantId,
+}
+
+impl Tenant {
+    /// Makes a tenant.
+    ///
+    /// # Errors
+    ///
+    /// `TenantError`.
+    pub(crate) fn add(
+        zswap: &Zswap,
+        name: &str,
+        parent: Option<&Tenant>,
+        max_bytes: Option<u64>,
+        writeback: bool,
+    ) -> PyResult<Tenant> {
+        let options = TenantOptions::default()
+            .name(name.to_owned())
+            .max_bytes(max_bytes.unwrap_or(u64::MAX))
+            .writeback(writeback);
+        let added = zswap.add_tenant(parent.map_or(TenantId::ROOT, |parent| parent.id), options);
+        let id = added.map_err(|error| exceptions::TenantError::new_err(sentence(&error)))?;
+        Ok(Tenant { id })
+    }
 }
 
 #[pymethods]
@@ -76,18 +100,16 @@ impl Tenant {
 /// A store is of the process that made it: after a fork, the child must not use it.
 #[pyclass(module = "uzswap", frozen)]
 pub(crate) struct Store {
-    /// None once it is closed.
-    zswap: RwLock<Option<Arc<Zswap>>>,
+    zswap: Closable<Zswap>,
 }
 
 impl Store {
     fn new(zswap: Zswap) -> Store {
-        Store { zswap: RwLock::new(Some(Arc::new(zswap))) }
+        Store { zswap: Closable::new(zswap) }
     }
 
     pub(crate) fn zswap(&self) -> PyResult<Arc<Zswap>> {
-        let zswap = self.zswap.read().unwrap_or_else(PoisonError::into_inner);
-        zswap.clone().ok_or_else(|| PyValueError::new_err("the store is closed"))
+        self.zswap.get()
     }
 
     /// Loads a page by `load`, without the GIL.
@@ -108,13 +130,7 @@ impl Store {
     #[new]
     #[pyo3(signature = (**options))]
     fn with_options(options: Option<&Bound<'_, PyDict>>) -> PyResult<Store> {
-        let options = StoreOptions::read(options)?;
-        let zswap = match options.open_backing()? {
-            None => Zswap::new(options.zswap),
-            Some(backing) => Zswap::with_backing(options.zswap, backing),
-        };
-        let zswap = zswap.map_err(|error| exceptions::OptionError::new_err(sentence(&error)))?;
-        Ok(Store::new(zswap))
+        Ok(Store::new(StoreOptions::read(options)?.build()?))
     }
 
     /// A store with the pages, tenants and counters of a snapshot, and options as of `Store`.
@@ -354,14 +370,8 @@ impl Store {
         max_bytes: Option<u64>,
         writeback: bool,
     ) -> PyResult<Tenant> {
-        let options = TenantOptions::default()
-            .name(name.to_owned())
-            .max_bytes(max_bytes.unwrap_or(u64::MAX))
-            .writeback(writeback);
-        let parent = parent.map_or(TenantId::ROOT, |parent| parent.id);
-        let added = self.zswap()?.add_tenant(parent, options);
-        let id = added.map_err(|error| exceptions::TenantError::new_err(sentence(&error)))?;
-        Ok(Tenant { id })
+        let zswap = self.zswap()?;
+        Tenant::add(&zswap, name, parent, max_bytes, writeback)
     }
 
     /// Removes a tenant. Its pages are those of the tenant above it from then on.
@@ -383,8 +393,7 @@ impl Store {
 
     /// Frees all pages. Calls of other threads end first; later ones raise ValueError.
     fn close(&self, py: Python<'_>) {
-        let zswap = self.zswap.write().unwrap_or_else(PoisonError::into_inner).take();
-        py.detach(|| drop(zswap));
+        self.zswap.close(py);
     }
 
     fn __enter__(slf: Bound<'_, Store>) -> Bound<'_, Store> {

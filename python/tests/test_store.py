@@ -340,6 +340,63 @@ class Files(unittest.TestCase):
             store.snapshot("/nowhere/at/all")
 
 
+class Values(unittest.TestCase):
+    """Values of any length, with a dictionary as their twin."""
+
+    def test_histories(self):
+        settings = (
+            {"incompressible": "store-as-is"},
+            {"unit_pages": 4, "zpool": "packed", "compressor": "zstd:1", "dense": "zstd:9"},
+        )
+        for number, options in enumerate(settings):
+            generator = random.Random(number)
+            twin = {}
+            with self.subTest(options=options), uzswap.Values(**options) as values:
+                for _ in range(600):
+                    self.step(generator, values, twin)
+                for key, value in twin.items():
+                    self.assertEqual(values.load(key), value)
+                stats = values.stats()
+                told = (stats.values, stats.value_bytes, len(values))
+                self.assertEqual(told, (len(twin), sum(map(len, twin.values())), len(twin)))
+
+    def step(self, generator, values, twin):
+        key = generator.choice([generator.randrange(50), 2**64 - 1 - generator.randrange(3)])
+        action = generator.randrange(4)
+        if action == 0:
+            length = generator.choice([1, 4095, 4096, 4097, generator.randrange(1, 100_000)])
+            value = (page_of(key) * (length // PAGE_SIZE + 1))[:length]
+            values.store(key, memoryview(value), dense=generator.random() < 0.2)
+            twin[key] = value
+        elif action == 1:
+            self.assertEqual(values.load(key), twin.get(key))
+        elif action == 2:
+            self.assertEqual(values.load_exclusive(key), twin.pop(key, None))
+        else:
+            self.assertEqual(values.value_len(key), len(twin[key]) if key in twin else None)
+            self.assertEqual(key in values, key in twin)
+            self.assertEqual(values.invalidate(key), twin.pop(key, None) is not None)
+
+    def test_lengths_and_limits(self):
+        values = uzswap.Values(max_pool_bytes=4 << 20, incompressible="store-as-is")
+        values.store(1, bytes(1 << 20))
+        with self.assertRaisesRegex(ValueError, "has 1048577 bytes, over the maximum"):
+            values.store(1, bytes((1 << 20) + 1))
+        with self.assertRaisesRegex(uzswap.StoreError, "value 1 is refused: it has 0 bytes"):
+            values.store(1, b"")
+        self.assertNotIn(1, values)
+        with self.assertRaises(uzswap.PoolLimitError) as caught:
+            for key in range(10):
+                values.store(key, random.Random(key).randbytes(1 << 20))
+        self.assertEqual(caught.exception.key, len(values))
+        tenant = values.add_tenant(max_bytes=100)
+        with self.assertRaisesRegex(uzswap.StoreError, "exceed the limit of tenant"):
+            values.store_for(tenant, 99, random_page(1))
+        values.close()
+        with self.assertRaisesRegex(ValueError, "closed"):
+            values.load(1)
+
+
 class Tenants(unittest.TestCase):
     def test_limits_and_removal(self):
         store = Store()

@@ -92,7 +92,8 @@ fn install() {
             .arg(&wheels)
             .arg(root().join("python"))
             .env("PATH", path)
-            .env("CARGO_TARGET_DIR", folder().join("cargo"))
+            // Of this build, which has compiled most of what the package needs.
+            .env("CARGO_TARGET_DIR", folder().parent().unwrap())
             .env("MATURIN_PEP517_ARGS", "--profile dev")
             .env("UZSWAP_BINARY", env!("CARGO_BIN_EXE_uzswap")),
     );

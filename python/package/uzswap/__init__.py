@@ -1,11 +1,11 @@
 """zswap in user space: a compressed page store, and the command `uzswap`.
 
-`Store` keeps pages of 4096 bytes in less memory. `compare`, `capture` and `advise` run the command
+`Store` keeps pages of 4096 bytes in less memory, and `Values` values of 1 byte to 1 MiB. `compare`, `capture` and `advise` run the command
 that this package carries, and return its documents as dataclasses. `read_page_set`,
 `write_page_set`, `read_trace` and `TraceRecorder` read and write its files.
 """
 
-from uzswap._uzswap import Store, Tenant, TraceRecorder
+from uzswap._uzswap import Store, Tenant, TraceRecorder, Values
 from uzswap.command import advise, binary_path, capture, compare
 from uzswap.errors import (
     BackingError,
@@ -47,6 +47,7 @@ __all__ = [
     "Trace",
     "TraceError",
     "TraceRecorder",
+    "Values",
     "advise",
     "binary_path",
     "capture",

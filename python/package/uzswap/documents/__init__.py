@@ -27,6 +27,25 @@ def from_json(kind: type[T], document: dict[str, Any]) -> T:
     return made
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ValueStats:
+    """Values, and the store below them."""
+
+    #: Values held.
+    values: int
+    #: Sum of their lengths.
+    value_bytes: int
+    #: Bytes of the table that leads from keys to values; a part of the limit.
+    table_bytes: int
+    #: The store with their pages.
+    store: Stats
+
+
+def value_stats_of_json(text: str) -> ValueStats:
+    """The statistics of values."""
+    return from_json(ValueStats, json.loads(text))
+
+
 def stats_of_json(text: str) -> Stats:
     """The statistics of a store."""
     return from_json(Stats, json.loads(text))
