@@ -35,7 +35,7 @@ class Module:
 
     def __init__(self, schema):
         self.definitions = schema.get("$defs", {})
-        # Whose a name is: names of definitions are theirs.
+        # The schema that owns a name: a definition owns its own.
         self.named = {camel(name): of for name, of in self.definitions.items()}
         self.classes = {}
 

@@ -1,9 +1,10 @@
 //! Bytes-like objects, page by page.
 //!
-//! Another thread may change the bytes at any time: Python's while the GIL is released, numpy's also
-//! while it is held. So no reference of Rust leads to them. CPython itself copies pages between the
-//! object and memory of this thread (`PyBuffer_ToContiguous`), while the GIL is held; the store gets
-//! the copy. A page that another thread changes meanwhile is stored as a mix of both contents.
+//! Another thread may change the bytes at any time: one of Python while the GIL is released, one of
+//! numpy also while it is held. So no reference of Rust leads to them. CPython itself copies pages
+//! between the object and memory of this thread (`PyBuffer_ToContiguous`), while the GIL is held.
+//! The store gets the copy. A page that another thread changes meanwhile is stored as a mix of both
+//! contents.
 
 use std::cell::RefCell;
 
@@ -45,7 +46,7 @@ pub(crate) fn with_bytes<T>(work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
 ///
 /// # Errors
 ///
-/// It has no bytes, is not contiguous, or has more than a value may have.
+/// The object has no bytes, is not contiguous, or has more than a value may have.
 pub(crate) fn copy_bytes(object: &Bound<'_, PyAny>, bytes: &mut Vec<u8>) -> PyResult<()> {
     let (view, len) = bytes_of(object)?;
     if len > VALUE_BYTES_MAX {
@@ -82,7 +83,7 @@ impl<'py> Buffer<'py> {
     ///
     /// # Errors
     ///
-    /// It has no bytes, is not contiguous, or is empty or not of whole pages.
+    /// The object has no bytes, is not contiguous, or is empty or not of whole pages.
     pub(crate) fn of(object: &Bound<'py, PyAny>) -> PyResult<Buffer<'py>> {
         let (view, bytes) = bytes_of(object)?;
         if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) {
@@ -113,7 +114,7 @@ impl<'py> Buffer<'py> {
     ///
     /// # Errors
     ///
-    /// It has no bytes, is not contiguous, or is not of one page.
+    /// The object has no bytes, is not contiguous, or is not of one page.
     pub(crate) fn page(object: &Bound<'py, PyAny>) -> PyResult<Page> {
         let mut page = [0; PAGE_SIZE];
         Buffer::of(object)?.of_one_page()?.read(0, std::slice::from_mut(&mut page))?;

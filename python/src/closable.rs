@@ -13,11 +13,11 @@ impl<T: Send + Sync> Closable<T> {
         Closable(RwLock::new(Some(Arc::new(open))))
     }
 
-    /// It, for the time of one call.
+    /// The open thing, for the time of one call.
     ///
     /// # Errors
     ///
-    /// It is closed (ValueError, as of a file).
+    /// Another call has closed it (ValueError, as of a file).
     pub(crate) fn get(&self) -> PyResult<Arc<T>> {
         let open = self.0.read().unwrap_or_else(PoisonError::into_inner);
         open.clone().ok_or_else(|| PyValueError::new_err("the store is closed"))

@@ -9,8 +9,8 @@
 //!    buffer  error          bytes-like objects, page by page; exceptions
 //! ```
 //!
-//! Rust never has a reference to memory that Python may change: `buffer` copies pages while it holds
-//! the GIL. The store works on these copies without the GIL.
+//! Rust has no reference to memory that Python may change: CPython copies pages for `buffer`, while
+//! the GIL is held. The store works on these copies without the GIL.
 
 mod buffer;
 mod closable;
@@ -29,7 +29,7 @@ mod _uzswap {
     use super::store::{Store, Tenant};
     #[cfg(feature = "timing")]
     #[pymodule_export]
-    use super::timing::time_in_rust;
+    use super::timing::Batch;
     #[pymodule_export]
     use super::trace::{TraceRecorder, read_trace};
     #[pymodule_export]

@@ -98,7 +98,7 @@ impl StoreOptions {
         zswap.map_err(|error| exceptions::OptionError::new_err(sentence(&error)))
     }
 
-    /// Opens the backing, if there is to be one.
+    /// Opens the backing, if the options name one.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! The time that Rust alone takes for the batches of `bench/batches.py`.
+//! The same work as of `bench/batches.py` in Rust alone.
 
-use std::time::Instant;
+use std::sync::Mutex;
 
 use pyo3::prelude::*;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
@@ -8,28 +8,41 @@ use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use crate::buffer::Buffer;
 use crate::store::Store;
 
-/// Stores the pages of a buffer with one call of Rust and loads each of them. Returns the
-/// nanoseconds of both.
-#[pyfunction]
-pub(crate) fn time_in_rust(
-    py: Python<'_>,
-    store: &Store,
-    first_key: u64,
-    buffer: &Bound<'_, PyAny>,
-) -> PyResult<(u64, u64)> {
-    let (zswap, buffer) = (store.zswap()?, Buffer::of(buffer)?);
-    let mut pages: Vec<Page> = vec![[0; PAGE_SIZE]; buffer.pages()];
-    buffer.read(0, &mut pages)?;
-    Ok(py.detach(|| {
-        let start = Instant::now();
-        zswap.store_all(PageKey(first_key), &pages, |_, stored| {
-            stored.expect("no limit");
+/// A batch of pages in memory of Rust.
+#[pyclass(frozen)]
+pub(crate) struct Batch {
+    pages: Mutex<Vec<Page>>,
+}
+
+#[pymethods]
+impl Batch {
+    #[new]
+    fn copy(buffer: &Bound<'_, PyAny>) -> PyResult<Batch> {
+        let buffer = Buffer::of(buffer)?;
+        let mut pages = vec![[0; PAGE_SIZE]; buffer.pages()];
+        buffer.read(0, &mut pages)?;
+        Ok(Batch { pages: Mutex::new(pages) })
+    }
+
+    fn store_many(&self, py: Python<'_>, store: &Store, first_key: u64) -> PyResult<()> {
+        let zswap = store.zswap()?;
+        py.detach(|| {
+            let pages = self.pages.lock().expect("no panic");
+            zswap.store_all(PageKey(first_key), &pages, |_, stored| {
+                stored.expect("there is no limit");
+            });
         });
-        let stored = start.elapsed();
-        let start = Instant::now();
-        for (page, key) in pages.iter_mut().zip(first_key..) {
-            assert!(zswap.load(PageKey(key), page).expect("no corrupt page"));
-        }
-        (stored.as_nanos() as u64, start.elapsed().as_nanos() as u64)
-    }))
+        Ok(())
+    }
+
+    fn load_many(&self, py: Python<'_>, store: &Store, first_key: u64) -> PyResult<()> {
+        let zswap = store.zswap()?;
+        py.detach(|| {
+            let mut pages = self.pages.lock().expect("no panic");
+            for (page, key) in pages.iter_mut().zip(first_key..) {
+                assert!(zswap.load(PageKey(key), page).expect("no page is corrupt"));
+            }
+        });
+        Ok(())
+    }
 }

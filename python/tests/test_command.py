@@ -12,12 +12,18 @@ from pathlib import Path
 
 import uzswap
 import uzswap.command
+import uzswap.documents.compare_limit
 from uzswap.documents import from_json
 from uzswap.documents.compare import Compare
 from uzswap.documents.compare_limit import CompareLimit
 
 MODULE = [sys.executable, "-m", "uzswap"]
 BINARY = [str(uzswap.binary_path())]
+
+
+def signals(status):
+    """The signals that are ignored and blocked, of a file /proc/PID/status."""
+    return [line for line in status.splitlines() if line.startswith(("SigIgn", "SigBlk"))]
 
 
 def without_none(value):
@@ -40,14 +46,23 @@ class Module(unittest.TestCase):
         )
         script = [str(Path(sys.executable).parent / "uzswap")]
         for line in lines:
-            told = [
-                subprocess.run(start + line, capture_output=True) for start in (BINARY, MODULE, script)
-            ]
+            starts = (BINARY, MODULE, script)
+            told = [subprocess.run(start + line, capture_output=True) for start in starts]
             for one in told[1:]:
                 self.assertEqual(one.returncode, told[0].returncode)
                 self.assertEqual(one.stderr, told[0].stderr)
                 if "--json" not in line:
                     self.assertEqual(one.stdout, told[0].stdout)
+
+    def test_programs_get_the_signals_of_a_shell(self):
+        told = []
+        for start in (BINARY, MODULE):
+            with tempfile.TemporaryDirectory() as folder:
+                line = ["capture", "-o", f"{folder}/pages", "--", "cat", "/proc/self/status"]
+                status = subprocess.run(start + line, capture_output=True, text=True, check=True)
+            told.append(signals(status.stdout))
+        self.assertEqual(told[0], told[1])
+        self.assertEqual(len(told[0]), 2)
 
     def test_the_process_is_the_command(self):
         ignored = []
@@ -60,8 +75,7 @@ class Module(unittest.TestCase):
             with child:
                 self.assertTrue(any(line.startswith(b"ready") for line in child.stdout))
                 self.assertEqual(os.readlink(f"/proc/{child.pid}/exe"), BINARY[0])
-                status = Path(f"/proc/{child.pid}/status").read_text()
-                ignored.append([line for line in status.splitlines() if line[:6] in ("SigIgn", "SigBlk")])
+                ignored.append(signals(Path(f"/proc/{child.pid}/status").read_text()))
                 child.send_signal(signal.SIGTERM)
                 self.assertEqual(child.wait(), -signal.SIGTERM)
         self.assertEqual(ignored[0], ignored[1])
@@ -105,7 +119,8 @@ class Documents(unittest.TestCase):
         self.assertEqual(limited.combinations[1].limit.max_pool, "none")
 
     def test_capture_of_a_command(self):
-        about = uzswap.capture([sys.executable, "-c", "print(sum(range(10**6)))"], output=self.pages)
+        command = [sys.executable, "-c", "print(sum(range(10**6)))"]
+        about = uzswap.capture(command, output=self.pages)
         self.check(about)
         page_set = uzswap.read_page_set(self.pages)
         self.assertEqual(page_set.about.sha256, about.sha256)
@@ -123,6 +138,12 @@ class Documents(unittest.TestCase):
         result = uzswap.compare(["sleep", "0.1"], limit="64M", zpool="zsmalloc", runs=1)
         self.assertIsInstance(result, CompareLimit)
         self.check(result)
+
+    def test_objects_of_one_field_are_told_apart(self):
+        kind = uzswap.documents.compare_limit.Settings
+        for limit in ({"bytes": 5}, {"percent": 60.5}):
+            made = from_json(kind, {"limit": limit, "limit_bytes": 5, "rounds": 1})
+            self.assertEqual(dataclasses.asdict(made.limit), limit)
 
     def test_fields_of_later_versions_are_left_out(self):
         self.check(uzswap.compare(size="1M", zpool="zbud", compressor="lz4", runs=1))

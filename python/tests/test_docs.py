@@ -45,7 +45,8 @@ class Docstrings(unittest.TestCase):
         texts = {}
         for module in modules():
             for name, thing in vars(module).items():
-                if name.startswith("_") or not str(getattr(thing, "__module__", "")).startswith("uzswap"):
+                of = str(getattr(thing, "__module__", ""))
+                if name.startswith("_") or not of.startswith("uzswap"):
                     continue
                 texts[name] = inspect.getdoc(thing) or ""
                 if inspect.isclass(thing):

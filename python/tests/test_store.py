@@ -209,15 +209,19 @@ class Threads(unittest.TestCase):
         data = page_of(1) * 512
         store = Store(compressor="zstd:15")
         times = []
-        thread = threading.Thread(
-            target=lambda: times.extend((time.monotonic(), store.store_many(0, data), time.monotonic()))
-        )
         ticks = []
+
+        def work():
+            times.append(time.monotonic())
+            store.store_many(0, data)
+            times.append(time.monotonic())
+
+        thread = threading.Thread(target=work)
         thread.start()
         while thread.is_alive():
             ticks.append(time.monotonic())
             time.sleep(0.001)
-        start, _, end = times
+        start, end = times
         self.assertGreater(sum(start < tick < end for tick in ticks), 5)
 
     def test_an_interrupt_ends_a_batch(self):
@@ -251,8 +255,9 @@ class Refusals(unittest.TestCase):
         data = b"".join(page_of(7 * at + 1) for at in range(2000))
         with self.assertRaises(uzswap.RefusedPagesError) as caught:
             store.store_many(100, data)
-        refused = {error.key for error in caught.exception.errors}
-        self.assertTrue(all(isinstance(it, uzswap.PoolLimitError) for it in caught.exception.errors))
+        errors = caught.exception.errors
+        refused = {error.key for error in errors}
+        self.assertTrue(all(isinstance(error, uzswap.PoolLimitError) for error in errors))
         self.assertIn(f"{len(refused)} of 2000 pages are refused", str(caught.exception))
         self.assertEqual(set(store.keys()), set(range(100, 2100)) - refused)
         self.assertLessEqual(store.stats().memory.pool_bytes, 1 << 20)
@@ -294,7 +299,7 @@ class Refusals(unittest.TestCase):
         with Store() as store:
             store.store(1, bytes(PAGE_SIZE))
         store.close()
-        for call in (lambda: store.load(1), lambda: len(store), store.stats, store.__enter__().keys):
+        for call in (lambda: store.load(1), lambda: len(store), store.stats, store.keys):
             with self.assertRaisesRegex(ValueError, "the store is closed"):
                 call()
         self.assertIn("closed", repr(store))

@@ -10,10 +10,10 @@ use std::sync::OnceLock;
 
 use uzswap_testing::trials;
 
-/// What the package is built with.
+/// Packages that the build needs.
 const BUILD_NEEDS: [&str; 2] = ["maturin>=1.9,<2", "typing_extensions"];
 
-/// What some tests need, which are skipped without it.
+/// Packages without which some tests are skipped.
 const TEST_NEEDS: [&str; 2] = ["mypy", "numpy"];
 
 /// The modules of the suite.
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     }))
 }
 
-/// Whether the tests are to be listed only, which needs no environment.
+/// Whether the harness only lists the tests: that needs no environment.
 fn is_listing() -> bool {
     std::env::args().any(|argument| argument == "--list")
 }

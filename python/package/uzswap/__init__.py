@@ -1,8 +1,9 @@
 """zswap in user space: a compressed page store, and the command `uzswap`.
 
-`Store` keeps pages of 4096 bytes in less memory, and `Values` values of 1 byte to 1 MiB. `compare`, `capture` and `advise` run the command
-that this package carries, and return its documents as dataclasses. `read_page_set`,
-`write_page_set`, `read_trace` and `TraceRecorder` read and write its files.
+`Store` keeps pages of 4096 bytes in less memory, and `Values` values of 1 byte to 1 MiB.
+`compare`, `capture` and `advise` run the command that this package carries, and return its
+documents as dataclasses. `read_page_set`, `write_page_set`, `read_trace` and `TraceRecorder` read
+and write its files.
 """
 
 from uzswap._uzswap import Store, Tenant, TraceRecorder, Values

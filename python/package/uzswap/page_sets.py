@@ -137,7 +137,7 @@ def write_page_set(
     for taken in (path, side):
         if taken.exists() and not taken.is_file():
             raise PageSetError(f"{taken} is not a regular file")
-    # It may be replaced, but another file of that name must not be.
+    # A side file may be replaced, and no other file of that name.
     _parse_side_file(side)
     fields = {name: value for name, value in asdict(about).items() if value is not None}
     try:
