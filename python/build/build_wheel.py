@@ -25,8 +25,7 @@ def built_command():
     workspace = PACKAGE.parent
     build = ["cargo", "build", "--release", "--locked", "--package", "uzswap-cli"]
     subprocess.run(build, cwd=workspace, check=True)
-    target = Path(os.environ.get("CARGO_TARGET_DIR", workspace / "target"))
-    return target / "release" / "uzswap"
+    return workspace / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / "uzswap"
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):

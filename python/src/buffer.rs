@@ -48,34 +48,38 @@ pub(crate) fn with_bytes<T>(work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
 ///
 /// The object has no bytes, is not contiguous, or has more than a value may have.
 pub(crate) fn copy_bytes(object: &Bound<'_, PyAny>, bytes: &mut Vec<u8>) -> PyResult<()> {
-    let (view, len) = bytes_of(object)?;
+    let (_, buffer) = bytes_of(object)?;
+    let len = buffer.len_bytes();
     if len > VALUE_BYTES_MAX {
         return Err(PyValueError::new_err(format!(
             "the value has {len} bytes, over the maximum of {VALUE_BYTES_MAX}"
         )));
     }
     bytes.resize(len, 0);
-    PyBuffer::get(&view)?.copy_to_slice(object.py(), bytes)
+    buffer.copy_to_slice(object.py(), bytes)
 }
 
-/// A contiguous object as a view of bytes, and how many there are.
-fn bytes_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, usize)> {
+/// A contiguous object as one of single bytes, and its buffer.
+fn bytes_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, PyBuffer<u8>)> {
     let buffer = PyUntypedBuffer::get(object)?;
     if !buffer.is_c_contiguous() {
         return Err(PyBufferError::new_err(
             "the buffer is not contiguous; pass a copy, such as numpy.ascontiguousarray(a)",
         ));
     }
-    let view = PyMemoryView::from(object)?.into_any();
-    let is_of_bytes = buffer.dimensions() == 1 && buffer.format() == c"B";
-    let view = if is_of_bytes { view } else { view.call_method1("cast", ("B",))? };
-    Ok((view, buffer.len_bytes()))
+    if buffer.dimensions() == 1 && buffer.format() == c"B" {
+        return Ok((object.clone(), buffer.into_typed()?));
+    }
+    let view = PyMemoryView::from(object)?.call_method1("cast", ("B",))?;
+    let buffer = PyBuffer::get(&view)?;
+    Ok((view, buffer))
 }
 
-/// A contiguous object of one page or more, as a view of bytes.
+/// A contiguous object of one page or more.
 pub(crate) struct Buffer<'py> {
-    view: Bound<'py, PyAny>,
-    pages: usize,
+    /// An object of single bytes.
+    object: Bound<'py, PyAny>,
+    whole: PyBuffer<u8>,
 }
 
 impl<'py> Buffer<'py> {
@@ -85,13 +89,14 @@ impl<'py> Buffer<'py> {
     ///
     /// The object has no bytes, is not contiguous, or is empty or not of whole pages.
     pub(crate) fn of(object: &Bound<'py, PyAny>) -> PyResult<Buffer<'py>> {
-        let (view, bytes) = bytes_of(object)?;
+        let (object, whole) = bytes_of(object)?;
+        let bytes = whole.len_bytes();
         if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) {
             return Err(PyValueError::new_err(format!(
                 "the buffer has {bytes} bytes; pass whole pages of {PAGE_SIZE} bytes, one at least"
             )));
         }
-        Ok(Buffer { view, pages: bytes / PAGE_SIZE })
+        Ok(Buffer { object, whole })
     }
 
     /// The same, to write to.
@@ -101,7 +106,7 @@ impl<'py> Buffer<'py> {
     /// It is read-only, too.
     pub(crate) fn to_fill(object: &Bound<'py, PyAny>) -> PyResult<Buffer<'py>> {
         let buffer = Buffer::of(object)?;
-        match buffer.view.getattr("readonly")?.extract()? {
+        match buffer.whole.readonly() {
             true => Err(PyBufferError::new_err(
                 "the buffer is read-only; pass a bytearray, a numpy array or another that can be \
                  written",
@@ -123,7 +128,7 @@ impl<'py> Buffer<'py> {
 
     /// Checks that it is of one page.
     pub(crate) fn of_one_page(self) -> PyResult<Buffer<'py>> {
-        match self.pages {
+        match self.pages() {
             1 => Ok(self),
             pages => Err(PyValueError::new_err(format!(
                 "the buffer has {pages} pages instead of one; store_many and load_many take more"
@@ -132,26 +137,31 @@ impl<'py> Buffer<'py> {
     }
 
     pub(crate) fn pages(&self) -> usize {
-        self.pages
+        self.whole.len_bytes() / PAGE_SIZE
     }
 
     /// Copies pages from number `first` on.
     pub(crate) fn read(&self, first: usize, pages: &mut [Page]) -> PyResult<()> {
-        let part = self.part(first, pages.len())?;
-        part.copy_to_slice(self.view.py(), pages.as_flattened_mut())
+        let (py, to) = (self.object.py(), pages.as_flattened_mut());
+        match to.len() == self.whole.len_bytes() {
+            true => self.whole.copy_to_slice(py, to),
+            false => self.part(first, to.len())?.copy_to_slice(py, to),
+        }
     }
 
     /// Copies `pages` to number `first` and those after it.
     pub(crate) fn write(&self, first: usize, pages: &[Page]) -> PyResult<()> {
-        let part = self.part(first, pages.len())?;
-        part.copy_from_slice(self.view.py(), pages.as_flattened())
+        let (py, from) = (self.object.py(), pages.as_flattened());
+        match from.len() == self.whole.len_bytes() {
+            true => self.whole.copy_from_slice(py, from),
+            false => self.part(first, from.len())?.copy_from_slice(py, from),
+        }
     }
 
-    fn part(&self, first: usize, pages: usize) -> PyResult<PyBuffer<u8>> {
-        if pages == self.pages {
-            return PyBuffer::get(&self.view);
-        }
-        let [start, end] = [first, first + pages].map(|page| (page * PAGE_SIZE) as isize);
-        PyBuffer::get(&self.view.get_item(PySlice::new(self.view.py(), start, end, 1))?)
+    /// So many bytes from the page of number `first` on.
+    fn part(&self, first: usize, bytes: usize) -> PyResult<PyBuffer<u8>> {
+        let (start, py) = ((first * PAGE_SIZE) as isize, self.object.py());
+        let slice = PySlice::new(py, start, start + bytes as isize, 1);
+        PyBuffer::get(&PyMemoryView::from(&self.object)?.get_item(slice)?)
     }
 }
