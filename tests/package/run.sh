@@ -13,7 +13,7 @@ trap 'exit 130' INT TERM
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$root/target}"
 # This tries the contents of packages, not their speed.
 export CARGO_PROFILE_RELEASE_OPT_LEVEL=0
-packages="uzswap-sys uzswap uzswap-preload uzswap-pager uzswap-kernel-swap uzswap-cli"
+packages="uzswap-sys uzswap uzswap-preload uzswap-pager uzswap-kernel-swap uzswap-fleet uzswap-cli"
 
 cd "$root"
 cargo package -q --allow-dirty --no-verify $(printf -- '-p %s ' $packages)

@@ -6,6 +6,7 @@
 //!  pages             corpus    page sets, samples, workloads, captures of real processes
 //!      |
 //!  figures           measure   replays, live studies, studies of parts; statistics
+//!      |             sampler   processes over time, for the tables of a fleet; a feature
 //!      |
 //!  document          report    the documents of `compare`; text, JSON and CSV of them
 //!      |
@@ -28,3 +29,5 @@ pub mod html;
 mod human_size;
 pub mod measure;
 pub mod report;
+#[cfg(feature = "fleet")]
+pub mod sampler;

@@ -180,6 +180,9 @@ fn others() {
     let (pages, set) = (pages(&lab), lab.path("set"));
     let captured = ["capture", "-o", text(&set), "--from", text(&pages)];
     printed(&captured, 0, Schema::Capture);
+    let (me, out) = (std::process::id().to_string(), lab.path("fleet"));
+    let sampled = ["sample", "--pid", &me, "--out", text(&out), "--interval", "100ms"];
+    printed(&[&sampled[..], &["--intervals", "1"]].concat(), 0, Schema::Sample);
     let snapshot = lab.path("snapshot");
     let zswap = Zswap::new(ZswapOptions::default()).unwrap();
     for key in 0..20 {

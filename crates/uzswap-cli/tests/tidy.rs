@@ -29,9 +29,11 @@ const LAYERS: [(&str, &[&str]); 32] = [
     ("values", &["page", "random", "compressor", "index", "zswap"]),
     ("c", &["options", "page", "backing", "values", "zswap"]),
     ("kernel_swap", &["sys", "named_enum"]),
+    ("fleet", &["named_enum", "random", "page", "zpool"]),
     ("human_size", &[]),
     ("corpus", CORPUS),
     ("measure", MEASURE),
+    ("sampler", SAMPLER),
     ("report", REPORT),
     ("advise", ADVISE),
     ("html", HTML),
@@ -64,6 +66,8 @@ const MEASURE: &[&str] = &[
     "backing", "trace", "zpool", "index", "zswap", "kernel_swap", "pager", "human_size",
     "corpus",
 ];
+const SAMPLER: &[&str] =
+    &["sys", "page", "files", "same_filled", "compressor", "corpus", "measure", "fleet"];
 #[rustfmt::skip]
 const REPORT: &[&str] = &[
     "sys", "by_name", "named_enum", "page", "zpool", "index", "zswap", "pager", "human_size",
@@ -83,7 +87,7 @@ const PAGER: &[&str] = &["sys", "preload", "page", "random", "backing", "doctor"
 const CLI: &[&str] = &[
     "sys", "named_enum", "page", "files", "budget", "same_filled", "compressor", "backing",
     "zpool", "index", "zswap", "human_size", "corpus", "measure", "report", "advise", "html",
-    "doctor", "pager", "trace", "kernel_swap", "random",
+    "doctor", "pager", "trace", "kernel_swap", "random", "sampler", "fleet",
 ];
 
 #[rustfmt::skip]
@@ -100,6 +104,7 @@ const PACKAGES: [&str; 9] = [
     "crates/uzswap-preload",
     "crates/uzswap-pager",
     "crates/uzswap-kernel-swap",
+    "crates/uzswap-fleet",
     "crates/uzswap-cli",
     "crates/uzswap-torture",
     "crates/uzswap-testing",
@@ -141,6 +146,7 @@ fn layer_of(path: &Path) -> String {
         ("uzswap-pager", "doctor") => "doctor".to_owned(),
         ("uzswap-pager", _) => "pager".to_owned(),
         ("uzswap-kernel-swap", _) => "kernel_swap".to_owned(),
+        ("uzswap-fleet", _) => "fleet".to_owned(),
         ("uzswap-torture", _) => "torture".to_owned(),
         _ => module.to_owned(),
     }
@@ -162,6 +168,7 @@ fn used_in<'a>(line: &'a str, own: &str) -> Vec<&'a str> {
         ("uzswap_pager::doctor", Some("doctor")),
         ("uzswap_pager", Some("pager")),
         ("uzswap_kernel_swap", Some("kernel_swap")),
+        ("uzswap_fleet", Some("fleet")),
         ("uzswap_cli", Some("cli")),
         ("uzswap_torture", Some("torture")),
     ] {

@@ -13,7 +13,7 @@ use super::live::{self, parse_time};
 use super::progress::with_progress;
 use super::report_args::ReportArgs;
 use super::run::{ZPOOL, usual_filter};
-use super::sample::{self, SampleSize};
+use super::sample_size::{self, SampleSize};
 use super::window;
 use crate::advise::machine::SwapState;
 use crate::advise::{AdviceReport, Runtime, Target, Trial};
@@ -182,7 +182,7 @@ impl Advise {
         let default = if self.command.is_empty() { SAMPLE } else { SAMPLE_OF_COMMAND };
         let size = self.sample.unwrap_or(SampleSize::Bytes(default));
         let options = CaptureOptions {
-            sample: sample::plan(Some(size), self.seed),
+            sample: sample_size::plan(Some(size), self.seed),
             // A command is often a shell or make, whose children have the memory.
             tree: self.tree || !self.command.is_empty(),
             stdout_to_stderr: true,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::json::JsonOutput;
-use super::sample::{self, SampleSize};
+use super::sample_size::{self, SampleSize};
 use super::{Failure, print};
 use crate::corpus::capture::{
     CaptureAt, CaptureError, CaptureOptions, capture_command, capture_file, capture_pid,
@@ -111,7 +111,7 @@ impl FromStr for When {
 impl Capture {
     pub(super) fn run(self) -> Result<(), Failure> {
         let mut output = JsonOutput::open(self.json.as_ref())?;
-        let plan = sample::plan(self.sample, self.seed);
+        let plan = sample_size::plan(self.sample, self.seed);
         let options = CaptureOptions {
             sample: plan,
             tree: self.tree,

@@ -18,7 +18,7 @@ use super::limit_args::LimitArgs;
 use super::live::{self, LiveArguments, LiveChoice};
 use super::progress::with_progress;
 use super::report_args::ReportArgs;
-use super::sample::{self, SampleSize};
+use super::sample_size::{self, SampleSize};
 use super::size::{parse_size, parse_unit};
 use super::window;
 use crate::corpus::capture::{CaptureOptions, capture_command, capture_pid};
@@ -419,7 +419,7 @@ impl Compare {
         if let Some(path) = &self.trace {
             return Source::of_trace(path);
         }
-        let plan = sample::plan(self.sample, self.seed);
+        let plan = sample_size::plan(self.sample, self.seed);
         if let Some(path) = &self.corpus {
             return Source::of_file(path, plan);
         }

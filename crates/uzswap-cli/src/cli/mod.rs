@@ -1,8 +1,9 @@
 //! The command line: a file or a folder for each subcommand.
 //!
 //! ```text
-//!  flags     args, limit_args, live, report_args, corpus, sample, size, window
+//!  flags     args, limit_args, live, report_args, corpus, sample_size, size, window
 //!  commands  compare, run, advise, bench, top, capture, workload, classes, stat, doctor, manual
+//!            fleet                       where its feature is on
 //!            kernel_swap, use_memory     hidden ones, for studies
 //!  output    json, progress, program
 //! ```
@@ -16,6 +17,8 @@ mod compare;
 mod corpus;
 mod doctor;
 mod filter;
+#[cfg(feature = "fleet")]
+mod fleet;
 mod json;
 mod kernel_swap;
 mod limit_args;
@@ -25,7 +28,7 @@ mod program;
 mod progress;
 mod report_args;
 mod run;
-mod sample;
+mod sample_size;
 mod size;
 mod stat;
 mod top;
@@ -83,6 +86,9 @@ enum Command {
     Top(top::Top),
     /// Write the pages of a process, a command or a file to a page set
     Capture(capture::Capture),
+    #[cfg(feature = "fleet")]
+    /// Sample processes over time into tables, for a fleet of machines
+    Sample(fleet::sample::Sample),
     /// Print the size classes of zsmalloc or zblock, and their waste
     Classes(classes::Classes),
     /// Print the contents of a snapshot of a store
@@ -154,6 +160,8 @@ impl Command {
             Command::Compare(command) => command.run(),
             Command::Advise(command) => command.run(),
             Command::Capture(command) => command.run(),
+            #[cfg(feature = "fleet")]
+            Command::Sample(command) => command.run(),
             Command::Top(command) => command.run(),
             Command::Classes(command) => command.run(),
             Command::Stat(command) => command.run(),

@@ -47,7 +47,7 @@ impl KindPages {
 }
 
 /// The kind of a mapping, by its name in a page set.
-fn kind_of(name: &str) -> &'static str {
+pub(crate) fn kind_of(name: &str) -> &'static str {
     match name {
         "[heap]" => "heap",
         "anon" => "anonymous",

@@ -45,6 +45,8 @@ pub enum Schema {
     Run,
     /// Advice.
     Advise,
+    /// A sample for a fleet.
+    Sample,
 }
 
 named!(
@@ -65,6 +67,7 @@ named!(
     TopAudit => "uzswap-top-audit/1",
     Run => "uzswap-run/1",
     Advise => "uzswap-advise/1",
+    Sample => "uzswap-sample/1",
 );
 by_name!(Schema);
 
@@ -85,6 +88,7 @@ impl Schema {
             Schema::Top | Schema::TopAudit => "top",
             Schema::Run => "run",
             Schema::Advise => "advise",
+            Schema::Sample => "sample",
         }
     }
 }

@@ -9,6 +9,7 @@ mod capture_file;
 mod classes;
 mod compare;
 mod doctor;
+mod fleet_sample;
 mod sample;
 mod stat;
 #[path = "../support/mod.rs"]

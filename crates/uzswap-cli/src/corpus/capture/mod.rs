@@ -15,8 +15,10 @@ mod command;
 mod file;
 mod process;
 mod residency;
+mod sink;
 mod touches;
 mod unmanaged;
+mod visit;
 
 use std::ffi::OsString;
 use std::io;
@@ -30,9 +32,11 @@ use crate::corpus::page_set::{About, PageRange, PageSetError, PageSetWriter, Pla
 use crate::corpus::sample::SamplePlan;
 use crate::corpus::workload::Workload;
 use unmanaged::{UncountedSurvey, unmanaged};
+
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::escape::one_line;
 use uzswap_sys::signals::{SignalNumber, SignalsHeld};
+pub use visit::{Visited, clear_touches, processes_of_system, processes_of_tree, touches, visit};
 
 /// Bytes of a workload written between two looks for signals.
 const WORKLOAD_CHUNK_BYTES: usize = 1 << 20;

@@ -11,8 +11,9 @@ use procfs::ProcError;
 use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process, Stat};
 
 use super::residency::{Look, PageMap, SharedPages};
+use super::sink::PageSink;
 use super::{CaptureError, CaptureOptions};
-use crate::corpus::page_set::{PageRange, PageSetWriter};
+use crate::corpus::page_set::PageRange;
 use crate::corpus::sample::{Population, SamplePlan, UNIT_BYTES, UnitWalk, pieces};
 use crate::human_size::human_size;
 use uzswap::page::{PAGE_SIZE, Page};
@@ -89,7 +90,7 @@ fn no_permission(pid: i32, what: &'static str, error: io::Error) -> CaptureError
 pub(super) fn capture(
     pid: i32,
     options: &CaptureOptions,
-    writer: &mut PageSetWriter,
+    writer: &mut dyn PageSink,
     signals: &SignalsHeld,
 ) -> Result<Vec<String>, CaptureError> {
     let mut notes = Vec::new();
@@ -108,7 +109,7 @@ pub(super) fn capture(
 pub(super) fn read_all(
     pids: &[i32],
     plan: SamplePlan,
-    writer: &mut PageSetWriter,
+    writer: &mut dyn PageSink,
     signals: &SignalsHeld,
     notes: &mut Vec<String>,
 ) -> Result<(), CaptureError> {
@@ -119,13 +120,25 @@ pub(super) fn read_all(
     read_counted(pids, counted, plan, writer, signals, notes, |index| index > 0)
 }
 
+/// Reads the pages of those of `pids` that are there and may be read, or a sample of them.
+pub(super) fn read_any(
+    pids: &[i32],
+    plan: SamplePlan,
+    writer: &mut dyn PageSink,
+    signals: &SignalsHeld,
+    notes: &mut Vec<String>,
+) -> Result<(), CaptureError> {
+    let counted = count_all(pids, signals)?;
+    read_counted(pids, counted, plan, writer, signals, notes, |_| true)
+}
+
 /// Reads what was counted, or a sample of it. A process that is gone or may not be read is left out
 /// where `may_miss` its place among `pids`.
 fn read_counted(
     pids: &[i32],
     counted: Population,
     plan: SamplePlan,
-    writer: &mut PageSetWriter,
+    writer: &mut dyn PageSink,
     signals: &SignalsHeld,
     notes: &mut Vec<String>,
     may_miss: impl Fn(usize) -> bool,
@@ -201,7 +214,7 @@ fn count_until(
 pub(super) fn capture_system(
     plan: SamplePlan,
     deadline: Instant,
-    writer: &mut PageSetWriter,
+    writer: &mut dyn PageSink,
     signals: &SignalsHeld,
 ) -> Result<Vec<String>, CaptureError> {
     let all = processes_by_memory();
@@ -232,14 +245,14 @@ pub(super) fn capture_system(
 
 /// A process of the machine.
 #[derive(Debug, Clone, Copy)]
-struct ByMemory {
-    pid: i32,
+pub(super) struct ByMemory {
+    pub(super) pid: i32,
     anonymous_bytes: u64,
-    is_readable: bool,
+    pub(super) is_readable: bool,
 }
 
 /// All processes with memory of their own but this one, the largest first.
-fn processes_by_memory() -> Vec<ByMemory> {
+pub(super) fn processes_by_memory() -> Vec<ByMemory> {
     let Ok(processes) = procfs::process::all_processes() else { return Vec::new() };
     let one = |process: Process| {
         let status = process.status().ok()?;
@@ -318,7 +331,7 @@ struct Reader<'a> {
     walk: Option<&'a mut UnitWalk>,
     /// Of several processes: the shared pages of those before.
     shared: Option<&'a mut SharedPages>,
-    writer: &'a mut PageSetWriter,
+    writer: &'a mut dyn PageSink,
     signals: &'a SignalsHeld,
     lost: &'a mut Lost,
     chunk: Vec<Page>,
@@ -335,7 +348,7 @@ fn read_process(
     pid: i32,
     walk: Option<&mut UnitWalk>,
     shared: Option<&mut SharedPages>,
-    writer: &mut PageSetWriter,
+    writer: &mut dyn PageSink,
     signals: &SignalsHeld,
     lost: &mut Lost,
 ) -> Result<(), CaptureError> {
@@ -625,6 +638,7 @@ fn all_threads(pid: i32, states: &[char]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::corpus::page_set::PageSetWriter;
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
     use uzswap_sys::pages::PageRun;

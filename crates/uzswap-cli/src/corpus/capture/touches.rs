@@ -12,7 +12,7 @@
 //! two thousand at most.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -63,9 +63,8 @@ impl Touches {
     pub(super) fn turn(&mut self, pids: &[i32]) {
         let reading = Instant::now();
         self.end(pids);
-        let clear = |pid| fs::write(format!("/proc/{pid}/clear_refs"), CLEAR_ALL).is_ok();
         // Where one has ended, the next call begins the window.
-        let are_clear = pids.iter().all(clear);
+        let are_clear = pids.iter().all(|&pid| clear(pid).is_ok());
         self.length = (reading.elapsed() * READING_PART).max(WINDOW);
         self.since = are_clear.then(Instant::now);
     }
@@ -78,14 +77,9 @@ impl Touches {
             return;
         }
         let mut window = Window { length: time, ..Window::default() };
-        for pid in pids {
-            self.text.clear();
+        for &pid in pids {
             // A process that has ended has no text; its memory is gone.
-            let read = File::open(format!("/proc/{pid}/smaps"))
-                .and_then(|mut file| file.read_to_end(&mut self.text));
-            if read.is_ok() {
-                add(&mut window, &String::from_utf8_lossy(&self.text)); // names may be anything
-            }
+            let _ = look(pid, &mut window, &mut self.text);
         }
         if window.resident_pages > 0 {
             self.windows.push(window);
@@ -127,6 +121,20 @@ pub(super) fn watch(
 /// not.
 fn is_possible(pid: i32) -> bool {
     File::options().write(true).open(format!("/proc/{pid}/clear_refs")).is_ok()
+}
+
+/// Clears the accessed bits of a process.
+pub(super) fn clear(pid: i32) -> io::Result<()> {
+    fs::write(format!("/proc/{pid}/clear_refs"), CLEAR_ALL)
+}
+
+/// Adds the pages of a process that were touched since its bits were cleared. `text` is kept for
+/// its memory.
+pub(super) fn look(pid: i32, window: &mut Window, text: &mut Vec<u8>) -> io::Result<()> {
+    text.clear();
+    File::open(format!("/proc/{pid}/smaps"))?.read_to_end(text)?;
+    add(window, &String::from_utf8_lossy(text)); // names may be anything
+    Ok(())
 }
 
 /// Adds the anonymous pages of a text of smaps. The text counts touched pages of a mapping together

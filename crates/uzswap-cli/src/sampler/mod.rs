@@ -1,0 +1,396 @@
+//! Samples processes over time, for the tables of a fleet.
+//!
+//! ```text
+//!  each interval   touched pages, faults, time   --> ages    --> table intervals
+//!  at the end      some pages of each process    --> lengths --> table pages
+//!  at last         how it was done                           --> table runs
+//! ```
+//!
+//! - V1: no byte of a page, no name, no PID and no address is in a table.
+//! - V2: after each step the sample waits until its processor time is within its share.
+
+mod ages;
+mod facts;
+mod pace;
+mod pages;
+mod salt;
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+pub use ages::AGES;
+pub use salt::Salt;
+
+use crate::corpus::capture::{
+    CaptureError, clear_touches, processes_of_system, processes_of_tree, touches, visit,
+};
+use crate::corpus::sample::{SamplePlan, UNIT_PAGES, UNITS_MIN};
+use ages::Ages;
+use facts::{Counters, MachineFacts, ProcessFacts};
+use pace::{Pace, cpu_time};
+use pages::{Ids, PageTable};
+use salt::Of;
+use uzswap_fleet::Saving;
+use uzswap_fleet::table::{Encoder, IntervalRow, Micros, RunRow};
+use uzswap_sys::interrupt;
+
+/// A page that is read, compressed three times and hashed: some 40 us on a processor of 2020.
+const PAGE_TIME: Duration = Duration::from_micros(50);
+
+/// The most pages of a sample: 1 GiB of them.
+const PAGES_MAX: u64 = 1 << 18;
+
+/// Notes that are kept: a machine has many processes that end.
+const NOTES_MAX: usize = 20;
+
+/// Whose memory is sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// All processes that this user may read.
+    System,
+    /// One process.
+    Process(i32),
+    /// One process and those below it.
+    Tree(i32),
+}
+
+impl Target {
+    fn name(self) -> &'static str {
+        match self {
+            Target::System => "system",
+            Target::Process(_) => "process",
+            Target::Tree(_) => "tree",
+        }
+    }
+
+    /// The processes now, and how many others this user may not read.
+    fn pids(self) -> Result<(Vec<i32>, u64), CaptureError> {
+        match self {
+            Target::System => Ok(processes_of_system()),
+            Target::Process(pid) => Ok((processes_of_tree(pid, false)?, 0)),
+            Target::Tree(pid) => Ok((processes_of_tree(pid, true)?, 0)),
+        }
+    }
+}
+
+/// What to sample, and how.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Plan {
+    /// Whose memory.
+    pub target: Target,
+    /// Time between two readings.
+    pub interval: Duration,
+    /// How many intervals, at least 1.
+    pub intervals: u64,
+    /// The most processor time, as a share of one processor.
+    pub share: f64,
+    /// Seed of the choice of pages.
+    pub seed: u64,
+}
+
+/// A process of a sample, for the eyes of its user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SampledProcess {
+    /// Its PID.
+    pub pid: i32,
+    /// The name of its program.
+    pub name: String,
+    /// Its hash in the tables.
+    pub process: u64,
+    /// The hash of its name there.
+    pub job: u64,
+    /// Resident anonymous pages at its last reading.
+    pub resident_pages: u64,
+    /// Pages touched in an interval; none where that is unknown.
+    pub working_set_pages: Option<u64>,
+    /// Pages of it that were sampled.
+    pub sampled_pages: u64,
+    /// Savings of these pages by lz4, lzo-rle and zstd; without any, of all sampled pages.
+    pub savings: [Saving; 3],
+}
+
+/// A sample: the files of its tables, and its processes.
+#[derive(Debug)]
+pub struct Sampled {
+    /// How it was taken.
+    pub run: RunRow,
+    /// The file of the table `intervals`.
+    pub intervals: Vec<u8>,
+    /// The file of the table `pages`.
+    pub pages: Vec<u8>,
+    /// The processes that were there at the end, the largest first.
+    pub processes: Vec<SampledProcess>,
+    /// What a reader of the figures has to know. Those of the run, and those that name processes.
+    pub notes: Vec<String>,
+}
+
+/// A process that is watched.
+struct Watched {
+    started: u64,
+    ids: Ids,
+    name: String,
+    /// `None` where the kernel does not count touches, or not for us.
+    ages: Option<Ages>,
+    counters: Counters,
+    read_at: Duration,
+    resident_pages: u64,
+}
+
+/// Takes a sample. A signal that [`interrupt::watch`] notes ends it early: what was read is kept.
+/// `progress` is called with the number of each interval that is over.
+///
+/// # Errors
+///
+/// [`CaptureError`]: the target is not there or may not be read.
+pub fn take(plan: &Plan, salt: &Salt, progress: impl FnMut(u64)) -> Result<Sampled, CaptureError> {
+    let mut sampler = Sampler::new(plan, salt);
+    sampler.watch(progress)?;
+    sampler.finish()
+}
+
+struct Sampler<'a> {
+    plan: &'a Plan,
+    salt: &'a Salt,
+    pace: Pace,
+    run: RunRow,
+    watched: HashMap<i32, Watched>,
+    /// The last processes, the largest first.
+    pids: Vec<i32>,
+    machine: (MachineFacts, Duration),
+    encoder: Encoder<IntervalRow>,
+    /// For the table, and for the user alone: the table has no PIDs.
+    notes: [Vec<String>; 2],
+}
+
+impl<'a> Sampler<'a> {
+    fn new(plan: &'a Plan, salt: &'a Salt) -> Sampler<'a> {
+        let mut run = [0; 8];
+        // Its own hash keeps two samples apart where the kernel has no random bytes yet.
+        let _ = getrandom(&mut run, GetRandomFlags::empty());
+        let facts = MachineFacts::now();
+        let run = RunRow {
+            run: u64::from_le_bytes(run),
+            host: salt.hash(Of::Host, b""),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: now(),
+            target: plan.target.name().to_owned(),
+            interval_seconds: plan.interval.as_secs_f64(),
+            budget_percent: plan.share * 100.0,
+            age_source: "cleared-bits".to_owned(),
+            memory_bytes: facts.memory_bytes,
+            ..RunRow::default()
+        };
+        let pace = Pace::new(plan.share);
+        let (watched, pids) = (HashMap::new(), Vec::new());
+        let machine = (facts, Duration::ZERO);
+        let (encoder, notes) = (Encoder::new(), [Vec::new(), Vec::new()]);
+        Sampler { plan, salt, pace, run, watched, pids, machine, encoder, notes }
+    }
+
+    /// Reads the processes at the end of each interval.
+    fn watch(&mut self, mut progress: impl FnMut(u64)) -> Result<(), CaptureError> {
+        self.turn(None)?;
+        for interval in 0..self.plan.intervals {
+            let number = u32::try_from(interval + 1).unwrap_or(u32::MAX);
+            self.pace.wait_until(self.plan.interval.saturating_mul(number));
+            if interrupt::noted() {
+                self.note("a signal ended it early".to_owned());
+                return Ok(());
+            }
+            match self.turn(Some(interval)) {
+                Ok(()) => {}
+                Err(error) => {
+                    self.note("its target ended early".to_owned());
+                    self.tell(error.to_string());
+                    return Ok(());
+                }
+            }
+            self.run.intervals = interval + 1;
+            progress(interval + 1);
+        }
+        Ok(())
+    }
+
+    /// Reads all processes, at the end of an interval or before the first.
+    fn turn(&mut self, interval: Option<u64>) -> Result<(), CaptureError> {
+        let (pids, unreadable) = self.plan.target.pids()?;
+        self.run.unreadable_processes = unreadable;
+        let mut there: HashMap<i32, Watched> = HashMap::new();
+        for &pid in &pids {
+            let Some(facts) = ProcessFacts::of(pid) else { continue };
+            let before = self.watched.remove(&pid).filter(|it| it.started == facts.started);
+            let watched = match (before, interval) {
+                (Some(before), Some(interval)) => self.read(pid, before, facts, interval),
+                _ => self.begin(pid, facts),
+            };
+            there.insert(pid, watched);
+            self.pace.pay();
+            if interrupt::noted() {
+                break;
+            }
+        }
+        (self.watched, self.pids) = (there, pids);
+        if let Some(interval) = interval {
+            self.read_machine(interval);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, pid: i32, facts: ProcessFacts) -> Watched {
+        self.run.processes += 1;
+        let start = [pid.to_le_bytes().as_slice(), &facts.started.to_le_bytes()].concat();
+        let process = self.salt.hash(Of::Process, &start);
+        let ids = Ids { process, job: self.salt.hash(Of::Job, facts.name.as_bytes()) };
+        let ages = match clear_touches(pid) {
+            Ok(()) => Some(Ages::default()),
+            Err(error) => {
+                // Not the PID: the notes are in a table.
+                self.note(format!("ages of a process are unknown: clear_refs: {error}"));
+                self.run.age_source = "unknown".to_owned();
+                None
+            }
+        };
+        Watched {
+            started: facts.started,
+            ids,
+            name: facts.name,
+            ages,
+            counters: facts.counters,
+            read_at: self.pace.elapsed(),
+            resident_pages: facts.resident_pages,
+        }
+    }
+
+    /// Reads a process at the end of an interval.
+    fn read(&mut self, pid: i32, mut it: Watched, facts: ProcessFacts, interval: u64) -> Watched {
+        let window = it.ages.as_ref().and_then(|_| touches(pid).ok());
+        it.resident_pages = window.map_or(facts.resident_pages, |window| window.resident_pages);
+        let mut is_over = false;
+        if let (Some(ages), Some(window)) = (&mut it.ages, window) {
+            is_over = ages.turn(window);
+        }
+        let elapsed = self.pace.elapsed();
+        let added = facts.counters.since(it.counters);
+        let resident = it.resident_pages;
+        self.encoder.push(IntervalRow {
+            run: self.run.run,
+            host: self.run.host,
+            process: Some(it.ids.process),
+            job: Some(it.ids.job),
+            interval,
+            ended_at: now(),
+            seconds: (elapsed - it.read_at).as_secs_f64(),
+            working_set_pages: it.ages.as_ref().map(Ages::working_set),
+            resident_pages: resident,
+            swapped_pages: facts.swapped_pages,
+            cold_pages: it.ages.as_ref().map_or(Vec::new(), |ages| ages.cold(resident)),
+            promoted_pages: it.ages.as_ref().map_or(Vec::new(), Ages::promoted),
+            pool_bytes: None,
+            minor_faults: added.minor_faults,
+            major_faults: added.major_faults,
+            stall_us: None,
+            cpu_us: added.cpu_us,
+        });
+        if is_over && clear_touches(pid).is_err() {
+            it.ages = None; // it is about to end
+        }
+        Watched { counters: facts.counters, read_at: elapsed, ..it }
+    }
+
+    fn read_machine(&mut self, interval: u64) {
+        let (facts, elapsed) = (MachineFacts::now(), self.pace.elapsed());
+        let (before, read_at) = self.machine;
+        let added = facts.counters.since(before.counters);
+        self.encoder.push(IntervalRow {
+            run: self.run.run,
+            host: self.run.host,
+            interval,
+            ended_at: now(),
+            seconds: (elapsed - read_at).as_secs_f64(),
+            resident_pages: facts.used_pages,
+            swapped_pages: facts.swapped_pages,
+            pool_bytes: facts.pool_bytes,
+            minor_faults: added.minor_faults,
+            major_faults: added.major_faults,
+            stall_us: added.stall_us,
+            cpu_us: added.cpu_us,
+            ..IntervalRow::default()
+        });
+        self.machine = (facts, elapsed);
+    }
+
+    /// Reads a sample of the pages, and makes the tables.
+    fn finish(mut self) -> Result<Sampled, CaptureError> {
+        let ids = self.watched.iter().map(|(&pid, it)| (pid as u32, it.ids)).collect();
+        let key = (self.run.run, self.run.host);
+        let mut table = PageTable::new(key, self.salt, &self.pace, ids);
+        let pids: Vec<i32> =
+            self.pids.iter().copied().filter(|pid| self.watched.contains_key(pid)).collect();
+        let mut notes = Vec::new();
+        // A user who ends it waits no longer.
+        if !interrupt::noted() {
+            let plan = SamplePlan { pages_max: Some(self.pages_max()), seed: self.plan.seed };
+            let visited = visit(&pids, plan, |range, pages| table.add(range, pages))?;
+            (self.run.resident_pages, self.run.sampled_pages) = (visited.of_pages, visited.pages);
+            notes = visited.notes;
+        }
+        let (pages, savings) = table.finish();
+        notes.into_iter().for_each(|note| self.tell(note));
+        let processes = self.processes(&pids, &savings);
+        let mut run = self.run;
+        run.notes = self.notes[0].join("\n");
+        let notes = self.notes.concat();
+        run.seconds = self.pace.elapsed().as_secs_f64();
+        run.cpu_us = u64::try_from(cpu_time().as_micros()).unwrap_or(u64::MAX);
+        Ok(Sampled { run, intervals: self.encoder.finish(), pages, processes, notes })
+    }
+
+    /// As many pages as the share of one interval pays for.
+    fn pages_max(&self) -> u64 {
+        let pages = self.plan.interval.as_secs_f64() * self.plan.share / PAGE_TIME.as_secs_f64();
+        (pages as u64).clamp(UNIT_PAGES * UNITS_MIN, PAGES_MAX)
+    }
+
+    fn processes(&self, pids: &[i32], savings: &HashMap<u64, [Saving; 3]>) -> Vec<SampledProcess> {
+        let mut all = <[Saving; 3]>::default();
+        for savings in savings.values() {
+            all.iter_mut().zip(savings).for_each(|(all, saving)| all.add(*saving));
+        }
+        let one = |&pid: &i32| {
+            let it = &self.watched[&pid];
+            let own = savings.get(&it.ids.process).copied();
+            SampledProcess {
+                pid,
+                name: it.name.clone(),
+                process: it.ids.process,
+                job: it.ids.job,
+                resident_pages: it.resident_pages,
+                working_set_pages: it.ages.as_ref().map(Ages::working_set),
+                sampled_pages: own.map_or(0, |[saving, ..]| saving.pages),
+                savings: own.unwrap_or(all),
+            }
+        };
+        pids.iter().map(one).collect()
+    }
+
+    fn note(&mut self, note: String) {
+        add(&mut self.notes[0], note);
+    }
+
+    fn tell(&mut self, note: String) {
+        add(&mut self.notes[1], note);
+    }
+}
+
+fn add(notes: &mut Vec<String>, note: String) {
+    if notes.len() < NOTES_MAX && !notes.contains(&note) {
+        notes.push(note);
+    }
+}
+
+fn now() -> Micros {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,231 @@
+//! Tables in Parquet files: zstd-compressed, one row type each.
+//!
+//! ```text
+//!  rows --> Encoder --> bytes of a file --> decode --> rows
+//!              |                              |
+//!              '-- column by column           '-- the columns by their names, their types checked
+//! ```
+//!
+//! - L1: what is decoded are the rows that were encoded, or an error: hostile bytes never panic and
+//!   never take more than [`ROWS_MAX`] rows and [`LIST_MAX`] elements a list.
+
+mod column;
+mod pages;
+mod rows;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::errors::Result as ParquetResult;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
+use parquet::file::writer::{
+    SerializedColumnWriter, SerializedFileWriter, SerializedRowGroupWriter,
+};
+use parquet::schema::parser::parse_message_type;
+use thiserror::Error;
+
+pub use column::{ColumnType, LIST_MAX, Micros};
+pub use rows::{IntervalRow, PageRow, ReplayRow, RunRow};
+
+use column::Field;
+use pages::BoundedPages;
+
+/// Rows of a row group: what an encoder holds until it compresses them.
+const GROUP_ROWS: usize = 1 << 16;
+
+/// The most rows of a file that is read: 300 processes for a month of minutes.
+pub const ROWS_MAX: usize = 1 << 24;
+
+/// Bytes that are no table, or a table with other columns.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct NotATable(pub String);
+
+/// A row type, and so a table.
+pub trait Table: Sized {
+    /// The name of the table, with which its files begin.
+    const NAME: &'static str;
+    /// Its columns, in their order.
+    const COLUMNS: &'static [(&'static str, ColumnType)];
+
+    #[doc(hidden)]
+    fn write(rows: &[Self], group: &mut Group<'_>) -> ParquetResult<()>;
+
+    #[doc(hidden)]
+    fn read(group: &GroupReader<'_>) -> Result<Vec<Self>, NotATable>;
+}
+
+/// The columns of a row group that is written.
+#[expect(missing_debug_implementations, reason = "parquet's writer has none")]
+pub struct Group<'a>(SerializedRowGroupWriter<'a, Vec<u8>>);
+
+impl Group<'_> {
+    fn column<'r, T: Field + 'r>(
+        &mut self,
+        values: impl Iterator<Item = &'r T>,
+    ) -> ParquetResult<()> {
+        let mut column: SerializedColumnWriter<'_> =
+            self.0.next_column()?.expect("a file has the columns of its table");
+        T::write(values, &mut column)?;
+        column.close()
+    }
+}
+
+/// A row group that is read.
+#[expect(missing_debug_implementations, reason = "parquet's reader has none")]
+pub struct GroupReader<'a> {
+    group: &'a dyn RowGroupReader,
+    rows: usize,
+}
+
+impl GroupReader<'_> {
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn column<T: Field>(&self, name: &str) -> Result<Vec<T>, NotATable> {
+        let wrong = |reason: String| NotATable(format!("column {name}: {reason}"));
+        let schema = self.group.metadata().schema_descr();
+        let is_it = |leaf: &usize| {
+            schema.column(*leaf).path().parts().first().is_some_and(|part| part == name)
+        };
+        let mut leaves = (0..schema.num_columns()).filter(is_it);
+        let (Some(leaf), None) = (leaves.next(), leaves.next()) else {
+            return Err(wrong("there is none, or it is a group of columns".to_owned()));
+        };
+        let (about, expected) = (schema.column(leaf), T::TYPE);
+        let levels = (about.max_def_level(), about.max_rep_level());
+        if about.physical_type() != expected.physical || levels != expected.levels {
+            let null = if expected.is_optional { "" } else { " NOT NULL" };
+            return Err(wrong(format!("its type is not {}{null}", expected.sql)));
+        }
+        let most =
+            if expected.levels.1 > 0 { self.rows.saturating_mul(LIST_MAX) } else { self.rows };
+        let inner =
+            self.group.get_column_page_reader(leaf).map_err(|error| wrong(error.to_string()))?;
+        let pages = Box::new(BoundedPages::new(inner, most));
+        T::read(typed(expected, about, pages), self.rows).map_err(wrong)
+    }
+}
+
+/// The reader of a column of this type.
+fn typed(
+    expected: ColumnType,
+    about: parquet::schema::types::ColumnDescPtr,
+    pages: Box<BoundedPages>,
+) -> ColumnReader {
+    use parquet::basic::Type::{BOOLEAN, BYTE_ARRAY, DOUBLE};
+    match expected.physical {
+        BOOLEAN => ColumnReader::BoolColumnReader(ColumnReaderImpl::new(about, pages)),
+        BYTE_ARRAY => ColumnReader::ByteArrayColumnReader(ColumnReaderImpl::new(about, pages)),
+        DOUBLE => ColumnReader::DoubleColumnReader(ColumnReaderImpl::new(about, pages)),
+        _ => ColumnReader::Int64ColumnReader(ColumnReaderImpl::new(about, pages)),
+    }
+}
+
+/// Makes the bytes of a file from rows.
+#[expect(missing_debug_implementations, reason = "parquet's writer has none")]
+pub struct Encoder<T> {
+    rows: Vec<T>,
+    writer: SerializedFileWriter<Vec<u8>>,
+}
+
+/// Why rows in memory can always be encoded.
+const IN_MEMORY: &str = "a writer to memory takes all";
+
+impl<T: Table> Default for Encoder<T> {
+    fn default() -> Encoder<T> {
+        Encoder::new()
+    }
+}
+
+impl<T: Table> Encoder<T> {
+    /// One without rows.
+    pub fn new() -> Encoder<T> {
+        let column = |(name, kind): &(&str, ColumnType)| {
+            let (before, after) = kind.message;
+            format!("{before} {name} {after} ")
+        };
+        let columns: String = T::COLUMNS.iter().map(column).collect();
+        let schema = parse_message_type(&format!("message {} {{ {columns} }}", T::NAME));
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .set_statistics_enabled(EnabledStatistics::Chunk)
+            .set_created_by(concat!("uzswap ", env!("CARGO_PKG_VERSION")).to_owned())
+            .build();
+        let schema = Arc::new(schema.expect("the schemas are constants"));
+        let writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties));
+        Encoder { rows: Vec::new(), writer: writer.expect(IN_MEMORY) }
+    }
+
+    /// Adds a row.
+    pub fn push(&mut self, row: T) {
+        self.rows.push(row);
+        if self.rows.len() == GROUP_ROWS {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.rows.is_empty() {
+            return;
+        }
+        let mut group = Group(self.writer.next_row_group().expect(IN_MEMORY));
+        T::write(&self.rows, &mut group).expect(IN_MEMORY);
+        group.0.close().expect(IN_MEMORY);
+        self.rows.clear();
+    }
+
+    /// The bytes of the file.
+    pub fn finish(mut self) -> Vec<u8> {
+        self.flush();
+        self.writer.into_inner().expect(IN_MEMORY)
+    }
+}
+
+/// The bytes of a file with these rows.
+pub fn encode<T: Table>(rows: impl IntoIterator<Item = T>) -> Vec<u8> {
+    let mut encoder = Encoder::new();
+    rows.into_iter().for_each(|row| encoder.push(row));
+    encoder.finish()
+}
+
+/// The rows of a file.
+///
+/// # Errors
+///
+/// [`NotATable`], whatever the bytes are.
+pub fn decode<T: Table>(file: Vec<u8>) -> Result<Vec<T>, NotATable> {
+    // The reader is made for files of friends: on some damaged ones it panics.
+    catch_unwind(AssertUnwindSafe(|| decode_sound(file)))
+        .unwrap_or_else(|panic| Err(NotATable(format!("it is damaged: {}", words(&*panic)))))
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("its reader gave up").to_owned()
+}
+
+fn decode_sound<T: Table>(file: Vec<u8>) -> Result<Vec<T>, NotATable> {
+    let failed = |error: parquet::errors::ParquetError| NotATable(error.to_string());
+    let reader = SerializedFileReader::new(Bytes::from(file)).map_err(failed)?;
+    let mut rows = Vec::new();
+    for number in 0..reader.num_row_groups() {
+        let group = reader.get_row_group(number).map_err(failed)?;
+        let declared = group.metadata().num_rows();
+        let count = usize::try_from(declared).unwrap_or(usize::MAX);
+        if count > ROWS_MAX - rows.len() {
+            return Err(NotATable(format!("it says that it has over {ROWS_MAX} rows")));
+        }
+        rows.append(&mut T::read(&GroupReader { group: &*group, rows: count })?);
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests;
