@@ -20,7 +20,10 @@
 pub mod folder;
 mod replay;
 mod saving;
+pub mod simulate;
 pub mod table;
+mod tuning;
 
 pub use replay::{Machine, Outcome, Parameters, SLO_PPM, replay};
 pub use saving::{Lengths, Prices, Saving};
+pub use tuning::{Tried, tune};

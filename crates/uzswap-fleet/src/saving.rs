@@ -103,6 +103,12 @@ mod tests {
         assert_eq!(saved(Some(4096)), 0, "a page that does not shrink");
         // With its header of 8 bytes it fits the slot of 2,048, two to a page.
         assert_eq!(saved(Some(2040)), 2048);
+        // 2,168 of 4,096 with the header: a slot of 2,176 takes its share of the tail, too.
+        let table = ClassTable::new(ZsmallocOptions::default());
+        let class = table.class_of(2168);
+        assert!(class.tail_waste_bytes() > 0);
+        let taken = (class.pages * PAGE_SIZE).div_ceil(class.slots) as u64;
+        assert_eq!(saved(Some(2168)), 4096 - taken);
         assert_eq!(saved(Some(u64::MAX)), 0, "a length that no page has");
         let mut two = prices.of(&page(None), Lengths::Lz4);
         two.add(prices.of(&page(Some(4096)), Lengths::Lz4));

@@ -89,6 +89,9 @@ enum Command {
     #[cfg(feature = "fleet")]
     /// Sample processes over time into tables, for a fleet of machines
     Sample(fleet::sample::Sample),
+    #[cfg(feature = "fleet")]
+    /// Choose settings for all machines whose samples are in a folder
+    Fleet(fleet::Fleet),
     /// Print the size classes of zsmalloc or zblock, and their waste
     Classes(classes::Classes),
     /// Print the contents of a snapshot of a store
@@ -162,6 +165,8 @@ impl Command {
             Command::Capture(command) => command.run(),
             #[cfg(feature = "fleet")]
             Command::Sample(command) => command.run(),
+            #[cfg(feature = "fleet")]
+            Command::Fleet(command) => command.run(),
             Command::Top(command) => command.run(),
             Command::Classes(command) => command.run(),
             Command::Stat(command) => command.run(),

@@ -47,6 +47,10 @@ pub enum Schema {
     Advise,
     /// A sample for a fleet.
     Sample,
+    /// Settings over a fleet.
+    FleetReplay,
+    /// Simulated machines.
+    FleetSimulate,
 }
 
 named!(
@@ -68,6 +72,8 @@ named!(
     Run => "uzswap-run/1",
     Advise => "uzswap-advise/1",
     Sample => "uzswap-sample/1",
+    FleetReplay => "uzswap-fleet-replay/1",
+    FleetSimulate => "uzswap-fleet-simulate/1",
 );
 by_name!(Schema);
 
@@ -89,6 +95,8 @@ impl Schema {
             Schema::Run => "run",
             Schema::Advise => "advise",
             Schema::Sample => "sample",
+            Schema::FleetReplay => "fleet replay",
+            Schema::FleetSimulate => "fleet simulate",
         }
     }
 }

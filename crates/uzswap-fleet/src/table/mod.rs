@@ -14,6 +14,7 @@ mod pages;
 mod rows;
 
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -195,15 +196,27 @@ pub fn encode<T: Table>(rows: impl IntoIterator<Item = T>) -> Vec<u8> {
     encoder.finish()
 }
 
+thread_local! {
+    static IS_DECODING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread decodes a file: a panic of the reader is an error of [`decode`] then, and a
+/// panic hook need not tell of it.
+pub fn is_decoding() -> bool {
+    IS_DECODING.get()
+}
+
 /// The rows of a file.
 ///
 /// # Errors
 ///
 /// [`NotATable`], whatever the bytes are.
 pub fn decode<T: Table>(file: Vec<u8>) -> Result<Vec<T>, NotATable> {
+    IS_DECODING.set(true);
     // The reader is made for files of friends: on some damaged ones it panics.
-    catch_unwind(AssertUnwindSafe(|| decode_sound(file)))
-        .unwrap_or_else(|panic| Err(NotATable(format!("it is damaged: {}", words(&*panic)))))
+    let rows = catch_unwind(AssertUnwindSafe(|| decode_sound(file)));
+    IS_DECODING.set(false);
+    rows.unwrap_or_else(|panic| Err(NotATable(format!("it is damaged: {}", words(&*panic)))))
 }
 
 fn words(panic: &(dyn Any + Send)) -> String {

@@ -1,14 +1,54 @@
 //! Commands for many machines: `uzswap sample` and `uzswap fleet`.
 
+mod replay;
 pub(super) mod sample;
+mod simulate;
 
+use std::panic;
+
+use clap::Subcommand;
 use uzswap_fleet::folder::FolderError;
+use uzswap_fleet::table::is_decoding;
 
 use super::Failure;
 
+/// What `uzswap fleet` is asked for.
+#[derive(Debug, clap::Args)]
+pub(super) struct Fleet {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Replay settings of a far-memory controller over all samples of a folder
+    Replay(replay::Replay),
+    /// Make machines of sampled processes, from a seed
+    Simulate(simulate::Simulate),
+}
+
+impl Fleet {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            // The message of a damaged file says it.
+            if !is_decoding() {
+                usual(panic);
+            }
+        }));
+        match self.task {
+            Task::Replay(task) => task.run(),
+            Task::Simulate(task) => task.run(),
+        }
+    }
+}
+
 /// The exit code of a file that was not read or not written.
 fn failure(error: FolderError) -> Failure {
-    Failure::of(error.is_machine(), error)
+    match error {
+        FolderError::NotATable { .. } => Failure::Check(error.into()),
+        error => Failure::of(error.is_machine(), error),
+    }
 }
 
 /// A hash as documents have it: JSON's numbers have 53 bits.

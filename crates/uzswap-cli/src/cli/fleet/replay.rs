@@ -1,0 +1,259 @@
+//! `uzswap fleet replay`: settings of the controller over all sampled machines.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::builder::RangedU64ValueParser;
+use serde::Serialize;
+
+use super::super::Failure;
+use super::super::args::distinct;
+use super::super::corpus::bar;
+use super::super::json::JsonOutput;
+use super::super::live::parse_time;
+use super::{failure, hex};
+use crate::human_size::human_size;
+use crate::report::Schema;
+use crate::report::format::{counted, listed, thousands, trimmed, wrapped};
+use uzswap_fleet::folder::{samples, write};
+use uzswap_fleet::table::{ReplayRow, encode};
+use uzswap_fleet::{Lengths, Parameters, Tried, tune};
+use uzswap_sys::interrupt;
+
+/// What `uzswap fleet replay` is asked for.
+///
+/// The controller is that of Google's paper of 2019: for each process and interval, pages are
+/// compressed from the smallest age on whose promotions are within the objective. Give several
+/// values to try all combinations; the best comes first.
+#[derive(Debug, clap::Args)]
+#[command(
+    allow_negative_numbers = true,
+    after_help = "Exit code: 0 if a setting is within the objective, 1 if none is or a file is \
+                  damaged, 2 without samples, 3 if the machine refuses."
+)]
+pub(in super::super) struct Replay {
+    /// Folder with the files that `uzswap sample` wrote
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// Percentile of past best ages that is kept, 0 to 100
+    #[arg(long, value_name = "PERCENTILES", value_delimiter = ',', default_values_t = [98],
+          value_parser = RangedU64ValueParser::<u8>::new().range(0..=100))]
+    threshold_percentile: Vec<u8>,
+    /// Time of each process in which nothing is compressed: 0s, 5m
+    #[arg(long, value_name = "TIMES", value_delimiter = ',', default_value = "10m",
+          value_parser = parse_warm_up)]
+    warm_up: Vec<Duration>,
+    /// Promotions that are allowed, in percent of the working set a minute
+    #[arg(long, value_name = "PERCENT", default_value = "0.2%", value_parser = parse_slo)]
+    slo: u64,
+    /// Compressor: lz4, lzo-rle or zstd
+    #[arg(long, value_name = "NAME", default_value_t)]
+    compressor: Lengths,
+    /// Threads [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    threads: Option<usize>,
+    /// Write a row for each machine and setting to this Parquet file
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print one JSON document instead; with =FILE, write it there beside the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    json: Option<Option<PathBuf>>,
+}
+
+/// A time, which may be 0.
+fn parse_warm_up(text: &str) -> Result<Duration, String> {
+    match text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse::<f64>() {
+        Ok(0.0) => Ok(Duration::ZERO),
+        _ => parse_time(text),
+    }
+}
+
+/// Percent of the working set a minute, in millionths of it.
+fn parse_slo(text: &str) -> Result<u64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let percent: Option<f64> = number.parse().ok().filter(|_| is_plain);
+    percent
+        .filter(|percent| (0.0..=100.0).contains(percent))
+        .map(|percent| (percent * 10_000.0).round() as u64)
+        .ok_or_else(|| "expected a percentage of 0 to 100, such as 0.2%".to_owned())
+}
+
+/// The result; with `--json`, in an envelope.
+#[derive(Debug, Serialize)]
+struct Report {
+    machines: u64,
+    compressor: &'static str,
+    slo_ppm: u64,
+    settings: Vec<Setting>,
+}
+
+/// One setting over all machines.
+#[derive(Debug, Serialize)]
+struct Setting {
+    threshold_percentile: u64,
+    warm_up_seconds: u64,
+    within_slo: bool,
+    coverage: f64,
+    p98_promotion_ppm: u64,
+    active_intervals: u64,
+    promoted_pages: u64,
+    cpu_percent: f64,
+    saved_bytes: Option<u64>,
+    machines_within_slo: u64,
+    /// The machine with the highest promotion rate.
+    worst_host: String,
+    worst_p98_promotion_ppm: u64,
+}
+
+impl Replay {
+    pub(in super::super) fn run(self) -> Result<(), Failure> {
+        interrupt::watch().context("cannot install signal handlers").map_err(Failure::Machine)?;
+        let mut output = JsonOutput::open(self.json.as_ref())?;
+        let files = samples(&self.folder).map_err(failure)?;
+        let settings = self.settings();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let bar = bar(files.len() as u64, "{elapsed:>4} [{bar:30}] {pos}/{len} machines");
+        let tried = tune(&files, &settings, self.threads.unwrap_or(threads), |done| {
+            bar.set_position(done as u64);
+            interrupt::end_if_noted(); // nothing was written yet
+        });
+        bar.finish_and_clear();
+        let tried = tried.map_err(failure)?;
+        if let Some(path) = &self.out {
+            write_rows(path, &tried)?;
+        }
+        let report = Report::new(&tried, files.len() as u64, self.compressor, self.slo);
+        output.print(Schema::FleetReplay, &report, || report.text())?;
+        report.verdict()
+    }
+
+    /// All combinations of the values.
+    fn settings(&self) -> Vec<Parameters> {
+        let warm_ups = distinct(&self.warm_up);
+        let with = |threshold_percentile| {
+            warm_ups.iter().map(move |warm_up| Parameters {
+                threshold_percentile,
+                warm_up_seconds: warm_up.as_secs(),
+                slo_ppm: self.slo,
+                lengths: self.compressor,
+            })
+        };
+        distinct(&self.threshold_percentile).into_iter().flat_map(with).collect()
+    }
+}
+
+fn write_rows(path: &Path, tried: &[Tried]) -> Result<(), Failure> {
+    let rows = tried.iter().flat_map(|setting| {
+        std::iter::once(setting.fleet.clone()).chain(setting.machines.iter().cloned())
+    });
+    write(path, &encode::<ReplayRow>(rows)).map_err(failure)
+}
+
+impl Report {
+    fn new(tried: &[Tried], machines: u64, lengths: Lengths, slo_ppm: u64) -> Report {
+        let settings = tried.iter().map(Setting::new).collect();
+        Report { machines, compressor: lengths.name(), slo_ppm, settings }
+    }
+
+    /// The failed check where no setting is within the objective.
+    fn verdict(&self) -> Result<(), Failure> {
+        match self.settings.first() {
+            Some(best) if best.within_slo => Ok(()),
+            _ => Err(Failure::Check(anyhow::anyhow!(
+                "no setting is within the objective of {} % of the working set a minute; try a \
+                 higher --threshold-percentile or a longer --warm-up",
+                self.slo_ppm as f64 / 1e4
+            ))),
+        }
+    }
+
+    fn text(&self) -> String {
+        let slo = self.slo_ppm as f64 / 1e4;
+        let machines = counted(self.machines as usize, "machine");
+        let best = &self.settings[0];
+        let saved = best
+            .saved_bytes
+            .map_or(String::new(), |bytes| format!(", saves {}", human_size(bytes)));
+        let verdict = match best.within_slo {
+            true => format!(
+                "Use percentile {} and a warm-up of {} s with {}: it compresses {:.1} % of cold \
+                 memory{saved}, and takes {:.3} % of a processor a machine.",
+                best.threshold_percentile,
+                best.warm_up_seconds,
+                self.compressor,
+                best.coverage * 100.0,
+                best.cpu_percent
+            ),
+            false => format!(
+                "Use none of these: the lowest p98 is {:.3} %.",
+                percent(best.p98_promotion_ppm)
+            ),
+        };
+        let table = listed(
+            &self.settings,
+            &[
+                ("PERCENTILE", &|it| it.threshold_percentile.to_string()),
+                ("WARM-UP", &|it| format!("{} s", it.warm_up_seconds)),
+                ("COVERAGE", &|it| format!("{:.1}%", it.coverage * 100.0)),
+                ("P98/MIN", &|it| format!("{:.3}%", percent(it.p98_promotion_ppm))),
+                ("SLO", &|it| if it.within_slo { "met" } else { "missed" }.to_owned()),
+                ("MACHINES", &|it| format!("{}", it.machines_within_slo)),
+                ("CPU", &|it| format!("{:.3}%", it.cpu_percent)),
+                ("SAVED", &|it| it.saved_bytes.map_or("unknown".to_owned(), human_size)),
+            ],
+        );
+        let legend = format!(
+            "COVERAGE: compressed of cold memory. P98/MIN: promotions in percent of the working set \
+             a minute, which 98 % of readings do not pass; the objective is {slo} %. MACHINES: those \
+             that meet it, of {}.",
+            thousands(self.machines)
+        );
+        let verdict = wrapped("", "", &format!("{machines}. {verdict}"));
+        format!("{verdict}\n{}\n\n{}", trimmed(&table).trim_end(), wrapped("", "", &legend))
+    }
+}
+
+fn percent(ppm: u64) -> f64 {
+    ppm as f64 / 1e4
+}
+
+impl Setting {
+    fn new(tried: &Tried) -> Setting {
+        let fleet = &tried.fleet;
+        let within = tried.machines.iter().filter(|row| row.within_slo).count();
+        let worst = tried.machines.iter().max_by_key(|row| row.p98_promotion_ppm);
+        Setting {
+            threshold_percentile: fleet.threshold_percentile,
+            warm_up_seconds: fleet.warm_up_seconds,
+            within_slo: fleet.within_slo,
+            coverage: fleet.coverage,
+            p98_promotion_ppm: fleet.p98_promotion_ppm,
+            active_intervals: fleet.active_intervals,
+            promoted_pages: fleet.promoted_pages,
+            cpu_percent: fleet.cpu_percent,
+            saved_bytes: fleet.saved_bytes,
+            machines_within_slo: within as u64,
+            worst_host: hex(worst.and_then(|row| row.host).unwrap_or(0)),
+            worst_p98_promotion_ppm: worst.map_or(0, |row| row.p98_promotion_ppm),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uzswap_fleet::SLO_PPM;
+
+    #[test]
+    fn values_have_units_and_bounds() {
+        assert_eq!(parse_slo("0.2%"), Ok(SLO_PPM));
+        assert_eq!(parse_slo("0"), Ok(0));
+        assert!(parse_slo("101%").is_err() && parse_slo("-1").is_err() && parse_slo("x").is_err());
+        assert_eq!(parse_warm_up("0"), Ok(Duration::ZERO));
+        assert_eq!(parse_warm_up("0s"), Ok(Duration::ZERO));
+        assert_eq!(parse_warm_up("5m"), Ok(Duration::from_secs(300)));
+        assert!(parse_warm_up("5").is_err());
+    }
+}
