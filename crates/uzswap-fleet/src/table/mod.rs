@@ -6,8 +6,8 @@
 //!              '-- column by column           '-- the columns by their names, their types checked
 //! ```
 //!
-//! - L1: what is decoded are the rows that were encoded, or an error: hostile bytes never panic and
-//!   never take more than [`ROWS_MAX`] rows and [`LIST_MAX`] elements a list.
+//! - L1: decoding gives the rows that were encoded, or an error. Hostile bytes never cause a panic.
+//!   They never take more than [`ROWS_MAX`] rows and [`LIST_MAX`] elements a list.
 
 mod column;
 mod pages;
