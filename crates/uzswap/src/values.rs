@@ -105,7 +105,7 @@ struct Run {
     len: usize,
 }
 
-/// Where a value is to be loaded to.
+/// The buffer of a load.
 enum Room<'a> {
     Vec(&'a mut Vec<u8>),
     Slice(&'a mut [u8]),
@@ -506,8 +506,8 @@ impl Values {
         }
     }
 
-    /// Fills `value`, as long as the run's; whether all pages were there. Pages that are to be
-    /// dropped stay in the backing.
+    /// Fills `value`, as long as the run's; whether all pages were there. With `in_place`, pages of
+    /// the backing stay there.
     fn load_pages(
         &self,
         shard: u64,
@@ -580,8 +580,8 @@ impl Table {
         Some(removed)
     }
 
-    /// A run for `len` bytes that no value has had (V1): one region of the store, and units with no
-    /// pages of others as far as it fills them.
+    /// A run for `len` bytes that no value has had (V1), in one region of the store. Its start is
+    /// aligned to its pages, to a unit at most.
     fn next_run(&mut self, len: usize, unit_pages: usize, is_held: impl Fn(u64) -> bool) -> Run {
         loop {
             let mut run = Run { first: self.next, len };

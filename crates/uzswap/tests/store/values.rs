@@ -21,8 +21,8 @@ use uzswap::zswap::{
     Incompressible, LoadError, TenantId, TenantOptions, WhenFull, WrittenAs, Zswap, ZswapOptions,
 };
 
-/// The value of a number: random bytes, one byte, or text that repeats. It tells the number, if it
-/// is long enough.
+/// The value of a number: random bytes, one byte, or text that repeats. Its first 8 bytes
+/// are the number.
 fn value_of(number: u64, len: usize) -> Vec<u8> {
     let mut random = SplitMix64::new(number);
     let mut value: Vec<u8> = match number % 4 {
@@ -63,7 +63,7 @@ impl Modelled {
 
     fn store(&mut self, key: u64, len: usize, kind: u64) {
         self.next += 4;
-        let number = self.next | kind % 4;
+        let number = self.next | (kind % 4);
         let value = value_of(number, len);
         let before = self.values.len();
         let stored = match kind / 4 {
@@ -108,7 +108,7 @@ impl Modelled {
     fn load_exclusive(&mut self, key: u64) {
         let mut value = Vec::new();
         let there = match self.values.value_len(key) {
-            Some(len) if key % 2 == 0 => {
+            Some(len) if key.is_multiple_of(2) => {
                 value.resize(len, 0);
                 self.values.load_exclusive_into(key, &mut value).unwrap().is_some()
             }
@@ -236,7 +236,7 @@ fn values_whose_pages_are_in_a_file_come_back() {
 }
 
 fn run_history(mut model: Modelled, seed: u64) -> Modelled {
-    let is_large = seed % 2 == 0;
+    let is_large = seed.is_multiple_of(2);
     if let Ok(tenant) = model.values.zswap().add_tenant(TenantId::ROOT, TenantOptions::default()) {
         model.tenant = tenant;
     }
@@ -367,7 +367,7 @@ fn run_threads(zswap: Zswap) {
                     let mut value = Vec::new();
                     match random.next_word() % 12 {
                         0..4 => {
-                            let number = own << 48 | step << 2 | random.next_word() % 4;
+                            let number = own << 48 | step << 2 | (random.next_word() % 4);
                             let done = values.store(own, &value_of(number, len_of(number)));
                             stored.fetch_add(u64::from(done.is_ok()), Ordering::Relaxed);
                             let refused = done.inspect_err(|error| assert!(error.is_pool_limit()));
@@ -413,7 +413,7 @@ fn threads_get_whole_values_and_no_old_ones() {
     run_threads(Zswap::with_backing(limited, backing).unwrap());
 }
 
-/// lz4, until it is told to fail.
+/// lz4, which fails on request.
 #[derive(Debug)]
 struct Failing {
     lz4: Box<dyn Compressor>,
