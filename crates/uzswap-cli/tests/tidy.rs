@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, and what each may name of ours beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 32] = [
+const LAYERS: &[(&str, &[&str])] = &[
     ("sys", &[]),
     ("preload", &[]),
     ("audit", &[]),
@@ -97,7 +97,7 @@ const TORTURE: &[&str] = &[
 ];
 
 /// Folders of the packages.
-const PACKAGES: [&str; 9] = [
+const PACKAGES: &[&str] = &[
     "crates/uzswap-sys",
     "crates/uzswap",
     "crates/uzswap-c",
