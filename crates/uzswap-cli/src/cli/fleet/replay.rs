@@ -51,7 +51,10 @@ pub(in super::super) struct Replay {
     #[arg(long, value_name = "NAME", default_value_t)]
     compressor: Lengths,
     /// Threads [default: one for each processor]
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    #[arg(
+        long, value_name = "N",
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024),
+    )]
     threads: Option<usize>,
     /// Write a row for each machine and setting to this Parquet file
     #[arg(long, value_name = "FILE")]
