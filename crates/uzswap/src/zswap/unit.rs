@@ -244,8 +244,8 @@ impl Zswap {
         }
     }
 
-    /// Compresses the pages of a unit, those in `mask`, and puts the object into the pool, if it has
-    /// `bytes_max` at most; what is known of each page.
+    /// Compresses the pages of a unit, those in `mask`, and puts the object into the pool, if it
+    /// has `bytes_max` at most; what is known of each page.
     pub(super) fn keep_unit(
         &self,
         effort: Effort,

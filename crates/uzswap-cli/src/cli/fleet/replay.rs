@@ -208,9 +208,9 @@ impl Report {
             ],
         );
         let legend = format!(
-            "COVERAGE: compressed of cold memory. P98/MIN: promotions in percent of the working set \
-             a minute, which 98 % of readings do not pass; the objective is {slo} %. MACHINES: those \
-             that meet it, of {}.",
+            "COVERAGE: compressed of cold memory. P98/MIN: promotions in percent of the working \
+             set a minute, which 98 % of readings do not pass; the objective is {slo} %. \
+             MACHINES: those that meet it, of {}.",
             thousands(self.machines)
         );
         let verdict = wrapped("", "", &format!("{machines}. {verdict}"));
