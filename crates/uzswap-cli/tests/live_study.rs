@@ -30,8 +30,9 @@ fn main() -> ExitCode {
     let make = run.clone().or_else(|| no_program("make")).or_else(|| no_program("cc"));
     let kernel = run.clone().or_else(no_kernel_swap);
     let not_root = run.clone().or_else(no_nobody);
-    let tests: [Test; 17] = [
+    let tests: [Test; 18] = [
         ("a_study_has_every_table_and_holds_its_limit", run.clone(), whole_study),
+        ("units_are_rows_of_their_own_and_hold_more", run.clone(), units),
         ("rows_are_there_in_text_and_csv_too", run.clone(), forms),
         ("a_combination_that_does_not_fit_is_a_row", run.clone(), does_not_fit),
         ("a_check_that_prints_something_else_is_exit_code_1", run.clone(), wrong_check),
@@ -52,7 +53,8 @@ fn main() -> ExitCode {
     trials::run(tests.into_iter().map(|(name, missing, test)| trials::trial(name, missing, test)))
 }
 
-/// The program: fills memory with pages that shrink to a quarter, or not at all, and reads them.
+/// The program: fills memory with pages that shrink to a quarter, or not at all, or in which
+/// neighbours are alike, and reads them.
 fn program(work: &str, mib: usize) -> ExitCode {
     let mut random = SplitMix64::new(7);
     let mut memory = vec![0_u8; mib << 20];
@@ -61,6 +63,9 @@ fn program(work: &str, mib: usize) -> ExitCode {
         if number % 256 == 0 {
             // As fast as a program that computes what it stores.
             std::thread::sleep(Duration::from_millis(5));
+        }
+        if work == "alike" {
+            random = SplitMix64::new(number as u64 / 64);
         }
         for word in page[..part].as_chunks_mut::<8>().0 {
             *word = random.next_word().to_ne_bytes();
@@ -186,6 +191,20 @@ fn whole_study() {
     let percent = number(&rows[1]["pool_percent_of_base"]);
     let bytes = |row: &Value| number(&row["pool_peak_bytes"]);
     assert!((percent - bytes(&rows[1]) / bytes(&rows[0]) * 100.0).abs() < 1e-6);
+}
+
+fn units() {
+    let options = ["--limit", "50%", "--runs", "1", "--zpool", "packed", "--unit", "4K,16K"];
+    let (output, json) = study_of(&options, "alike", "48");
+    expect(&output, 0);
+    let rows = list(&json["combinations"]);
+    let labels: Vec<&str> = rows.iter().map(|row| row["label"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["packed lz4", "packed lz4 16K"]);
+    let unit_pages = rows.iter().map(|row| row["unit_pages"].as_u64());
+    assert_eq!(unit_pages.collect::<Vec<_>>(), [None, Some(4)]);
+    let bytes = |row: &Value| number(&row["pool_peak_bytes"]) / number(&row["pool_peak_pages"]);
+    let (alone, together) = (bytes(&rows[0]), bytes(&rows[1]));
+    assert!(together < alone / 2.0, "{alone} bytes a page alone, {together} in units");
 }
 
 fn forms() {
@@ -667,6 +686,7 @@ fn flags() {
     refused(&["--limit", "1M", "--source", "/"], "--source needs --preset build");
     refused(&["--limit", "1M", "--max-pool", "8M"], "cannot be used with");
     refused(&["--limit", "1M", "--at", "exit"], "cannot be used with");
+    refused(&["--limit", "1M", "--unit", "16K", "--compressor", "lzo"], "one page at a time");
     refused(&["--limit", "1M", "--timeout", "90"], "expected a time with");
     let output = uzswap().args(["compare", "--limit", "60%"]).output().unwrap();
     expect(&output, 2);

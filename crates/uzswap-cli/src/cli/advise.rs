@@ -164,6 +164,7 @@ impl Advise {
                 zpool: ZPOOL,
                 compressor,
                 index: IndexKind::default(),
+                unit_pages: 1,
             }],
             rounds: TRIALS,
             limit: LiveLimit::Bytes(limit_bytes),

@@ -261,6 +261,7 @@ impl Compare {
             compressors: &self.compressor,
             filters: &self.filter,
             indexes: &self.index,
+            unit_pages: &self.unit,
             runs: self.runs.unwrap_or(RUNS),
         };
         let experiment = self.live.experiment(&choice)?;

@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow};
 use indicatif::ProgressBar;
 
 use super::Failure;
-use super::args::distinct;
+use super::args::{check_units, distinct};
 use super::corpus::bar;
 use super::size::parse_size;
 use crate::human_size::human_size;
@@ -61,7 +61,8 @@ fn parts_with(choice: &LiveChoice<'_>, compressor: FilteredKind) -> Vec<LivePart
     let mut parts = Vec::new();
     for zpool in distinct(choice.zpools) {
         for index in distinct(choice.indexes) {
-            parts.push(LiveParts::Uzswap { zpool, compressor, index });
+            let with = |unit_pages| LiveParts::Uzswap { zpool, compressor, index, unit_pages };
+            parts.extend(distinct(choice.unit_pages).into_iter().map(with));
         }
     }
     parts
@@ -89,7 +90,7 @@ fn kernel_parts(
 }
 
 /// Flags of replays, which a study of the command itself has no use for.
-const LIVE_ALONE: [&str; 20] = [
+const LIVE_ALONE: [&str; 19] = [
     "corpus",
     "pid",
     "sizes",
@@ -105,7 +106,6 @@ const LIVE_ALONE: [&str; 20] = [
     "chain_rule",
     "handle_header",
     "mapping",
-    "unit",
     "host_pages",
     "same_filled",
     "same_filled_zero_only",
@@ -180,6 +180,7 @@ pub(super) struct LiveChoice<'a> {
     pub(super) compressors: &'a [CompressorKind],
     pub(super) filters: &'a [Filter],
     pub(super) indexes: &'a [IndexKind],
+    pub(super) unit_pages: &'a [usize],
     pub(super) runs: usize,
 }
 
@@ -220,6 +221,7 @@ impl LiveArguments {
             true => &[USUAL_COMPRESSOR],
             false => choice.compressors,
         };
+        check_units(choice.unit_pages.iter().copied().max().unwrap_or(1), compressors)?;
         for engine in distinct(&self.engine) {
             for compressor in distinct(compressors) {
                 match engine.kernel() {

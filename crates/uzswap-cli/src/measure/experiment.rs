@@ -141,16 +141,16 @@ pub struct Parts {
     pub limit: Option<LimitParts>,
 }
 
-fn single() -> usize {
+pub(super) fn single() -> usize {
     1
 }
 
-fn is_single(&unit_pages: &usize) -> bool {
+pub(super) fn is_single(&unit_pages: &usize) -> bool {
     unit_pages == 1
 }
 
 /// The size of so many pages: `16K`.
-fn unit_name(pages: usize) -> String {
+pub(super) fn unit_name(pages: usize) -> String {
     format!("{}K", pages * PAGE_SIZE / 1024)
 }
 

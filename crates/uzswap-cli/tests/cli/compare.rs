@@ -89,7 +89,6 @@ fn units_are_told_apart_and_keep_the_same_pages() {
         (&["--unit", "16383"][..], "expected 4K, 8K, 16K, 32K or 64K"),
         (&["--unit", "16K", "--compressor", "lz4,lzo"], "'lzo' takes one page at a time; use lz4"),
         (&["--unit", "16K", "--max-pool", "1M"], "cannot be used with"),
-        (&["--unit", "16K", "--limit", "60%", "--", "true"], "cannot be used with"),
     ] {
         let output = run(&[&["compare"], args].concat());
         assert_eq!(output.status.code(), Some(2), "{args:?}");

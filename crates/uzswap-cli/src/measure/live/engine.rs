@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
+use crate::measure::experiment::{is_single, single, unit_name};
 use uzswap::compressor::FilteredKind;
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;
@@ -28,6 +29,9 @@ pub enum LiveParts {
         compressor: FilteredKind,
         /// The index.
         index: IndexKind,
+        /// Pages that are compressed together.
+        #[serde(default = "single", skip_serializing_if = "is_single")]
+        unit_pages: usize,
     },
     /// The kernel's own compressed swap.
     Kernel {
@@ -61,15 +65,19 @@ impl LiveParts {
 }
 
 impl fmt::Display for LiveParts {
-    /// The allocator and the compressor, and the index if it is not the usual one; of the kernel
-    /// `zram` or `zswap` and its parts.
+    /// The allocator and the compressor, and the index and the unit if they are not the usual ones;
+    /// of the kernel `zram` or `zswap` and its parts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LiveParts::Uzswap { zpool, compressor, index } if *index == IndexKind::default() => {
-                write!(f, "{zpool} {compressor}")
-            }
-            LiveParts::Uzswap { zpool, compressor, index } => {
-                write!(f, "{zpool} {compressor} {index}")
+            LiveParts::Uzswap { zpool, compressor, index, unit_pages } => {
+                write!(f, "{zpool} {compressor}")?;
+                if *index != IndexKind::default() {
+                    write!(f, " {index}")?;
+                }
+                match is_single(unit_pages) {
+                    true => Ok(()),
+                    false => write!(f, " {}", unit_name(*unit_pages)),
+                }
             }
             LiveParts::Kernel { kernel, compressor, zpool: None } => {
                 write!(f, "{kernel} {compressor}")

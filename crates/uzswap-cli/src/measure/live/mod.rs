@@ -284,6 +284,7 @@ impl LiveExperiment {
             zpool: ZpoolKind::Zsmalloc,
             compressor: CompressorKind::Lz4.into(),
             index: IndexKind::default(),
+            unit_pages: 1,
         };
         let place = Place::make(&self.command, base.path())?;
         let is_never_swapped = place.is_never_swapped();
@@ -414,6 +415,7 @@ mod tests {
             zpool: ZpoolKind::Zsmalloc,
             compressor: CompressorKind::Lz4.into(),
             index: IndexKind::default(),
+            unit_pages: 1,
         };
         let kernel = |kernel: KernelEngine| LiveParts::Kernel {
             kernel,
@@ -467,7 +469,8 @@ mod tests {
         let (kernel, compressor) = (KernelEngine::Zram, "lzo".to_owned());
         let zram = LiveParts::Kernel { kernel, compressor, zpool: None };
         let (zpool, compressor) = (ZpoolKind::Zsmalloc, CompressorKind::Lz4.into());
-        let own = LiveParts::Uzswap { zpool, compressor, index: IndexKind::default() };
+        let index = IndexKind::default();
+        let own = LiveParts::Uzswap { zpool, compressor, index, unit_pages: 1 };
         for (parts, name) in [(zram, "zram lzo"), (own, "zsmalloc lz4")] {
             assert_eq!(row(parts.clone(), &[]), None);
             assert_eq!(row(parts.clone(), &[8 * MIB, 7 * MIB]), None);

@@ -8,6 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use super::child::{Ended, Exit, run_to_end};
 use super::engine::{Engine, LiveParts, LiveRun, Request};
 use super::failure::Failure;
+use crate::measure::experiment::unit_name;
 use uzswap::compressor::FilteredKind;
 use uzswap_pager::RunReport;
 
@@ -23,7 +24,7 @@ pub(super) struct Uzswap;
 
 impl Engine for Uzswap {
     fn run(&mut self, parts: &LiveParts, request: &Request<'_>) -> Result<LiveRun, Failure> {
-        let LiveParts::Uzswap { zpool, compressor, index } = parts else {
+        let LiveParts::Uzswap { zpool, compressor, index, unit_pages } = parts else {
             unreachable!("{parts} is another engine's");
         };
         let cannot =
@@ -35,7 +36,7 @@ impl Engine for Uzswap {
         command.args(["run", "--quiet", "--limit", &limit.to_string()]);
         let FilteredKind { compressor, filter } = compressor;
         command.args(["--zpool", &zpool.to_string(), "--compressor", &compressor.to_string()]);
-        command.args(["--filter", filter.name()]);
+        command.args(["--filter", filter.name(), "--unit", &unit_name(*unit_pages)]);
         command.args(["--index", &index.to_string(), "--stats"]).arg(request.stats);
         command.arg("--").args(request.argv).stdin(Stdio::null());
         command.stdout(request.output.try_clone().map_err(cannot)?);
