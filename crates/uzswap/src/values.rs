@@ -217,6 +217,23 @@ impl ValueError {
             _ => false,
         }
     }
+
+    /// Whether the store has no room for the value: in the budget, the tenant's limit, the backing
+    /// or the machine.
+    fn is_for_want_of_room(&self) -> bool {
+        match self {
+            ValueError::Refused { source, .. } => matches!(
+                source,
+                StoreError::PoolLimit { .. }
+                    | StoreError::TenantLimit { .. }
+                    | StoreError::AllocFail { .. }
+                    | StoreError::IndexFull { .. }
+                    | StoreError::Backing { .. }
+            ),
+            ValueError::TableFull { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 thread_local! {
@@ -413,7 +430,7 @@ impl Values {
     ) -> Result<(), ValueError> {
         self.try_store(key, value, &put).or_else(|refused| {
             let made_room = self.invalidate(key); // V3
-            if made_room && refused.is_pool_limit() {
+            if made_room && refused.is_for_want_of_room() {
                 return self.try_store(key, value, &put);
             }
             Err(refused)

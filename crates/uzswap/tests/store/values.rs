@@ -314,6 +314,26 @@ fn a_page_that_does_not_compress_is_refused_if_the_store_refuses_such_pages() {
 }
 
 #[test]
+fn a_value_replaces_one_that_took_the_room_of_a_tenant_or_a_file() {
+    let limit = |bytes| TenantOptions::default().max_bytes(bytes);
+    let of_tenant = options(1, "lz4").build().unwrap();
+    let blocks = Box::new(MemoryBacking::new(3).unwrap());
+    let of_file = Zswap::with_backing(options(1, "lz4"), blocks).unwrap();
+    for (zswap, max_bytes) in [(of_tenant, 3 * 4096), (of_file, 0)] {
+        let mut model = Modelled::new(zswap);
+        model.tenant = model.values.zswap().add_tenant(TenantId::ROOT, limit(max_bytes)).unwrap();
+        for _ in 0..4 {
+            model.store(1, 2 * 4096, 8); // random, so that there is room for one
+            model.load(1);
+            model.check();
+        }
+        assert_eq!(model.refused, 0);
+        let error = model.values.store_for(model.tenant, 2, &value_of(4, 2 * 4096)).unwrap_err();
+        assert!(!error.is_pool_limit() && model.values.len() == 1, "{error:?}");
+    }
+}
+
+#[test]
 fn the_budget_counts_the_table() {
     let setting = options(1, "lz4").max_pool_bytes(600 << 10).shards(1);
     let mut model = Modelled::new(setting.build().unwrap());
