@@ -123,7 +123,7 @@ void uz_options_free(uz_options * options);
 //   records                  null: no file, tenants and checksums, and 52 bytes a page less
 //   records.lru              second-chance, frequency, plain, protected
 //   unit_pages               1, 2, 4, 8 or 16: pages that uz_store_all() compresses together
-//   shards                   a power of two
+//   shards                   a power of two up to 65536
 //
 // Options of the file behind the store, where cold pages are written:
 //

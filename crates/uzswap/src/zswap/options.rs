@@ -13,6 +13,9 @@ use crate::same_filled::SameFilled;
 use crate::zpool::zsmalloc::{CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ZsmallocOptions};
 use crate::zpool::{HostPages, ZpoolKind};
 
+/// Every shard takes memory while the store is empty.
+const SHARDS_MAX: usize = 1 << 16;
+
 /// Policy for a page that does not compress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Incompressible {
@@ -100,8 +103,8 @@ pub struct ZswapOptions {
     pub filter: Filter,
     /// The index of a shard.
     pub index: IndexKind,
-    /// Shards, each an index with its own lock; a power of two. 64 are more than the threads that
-    /// ever meet in one; kernels up to 6.8 had 1 for a swap device.
+    /// Shards, each an index with its own lock; a power of two up to 65,536. 64 are more than the
+    /// threads that ever meet in one; kernels up to 6.8 had 1 for a swap device.
     pub shards: usize,
     /// The policy for pages that do not shrink.
     pub incompressible: Incompressible,
@@ -180,6 +183,7 @@ impl ZswapOptions {
         let (chain, header) = (self.zsmalloc.chain_size, self.object_header_bytes);
         let percent = self.accept_threshold_percent;
         OptionError::check(self.shards.is_power_of_two(), "shards", "a power of two", self.shards)?;
+        OptionError::check(self.shards <= SHARDS_MAX, "shards", "at most 65536", self.shards)?;
         let is_unit = self.unit_pages.is_power_of_two() && self.unit_pages <= UNIT_PAGES_MAX;
         OptionError::check(is_unit, "unit_pages", "1, 2, 4, 8 or 16", self.unit_pages)?;
         OptionError::check(header <= OBJECT_HEADER_MAX, "object_header_bytes", "0 to 64", header)?;

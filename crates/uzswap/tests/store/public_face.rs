@@ -39,6 +39,8 @@ fn an_option_out_of_its_range_is_refused_by_name() {
     for (options, told) in [
         (base().shards(0), "shards must be a power of two, got 0"),
         (base().shards(3), "shards must be a power of two, got 3"),
+        (base().shards(1 << 17), "shards must be at most 65536, got 131072"),
+        (base().shards(1 << 63), "shards must be at most 65536, got 9223372036854775808"),
         (base().object_header_bytes(100), "object_header_bytes must be 0 to 64, got 100"),
         (
             base().accept_threshold_percent(101),
