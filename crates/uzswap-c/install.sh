@@ -24,14 +24,19 @@ else
 fi
 soname=libuzswap.so.0 # build.rs has the same
 root=${DESTDIR:-}$prefix
+for file in libuzswap_c.so libuzswap_c.a; do
+    [ -f "$built/$file" ] || { echo "$0: $built has no $file" >&2; exit 1; }
+done
 install -d "$root/lib/pkgconfig" "$root/include"
 install -m 644 "$here/include/uzswap.h" "$root/include/uzswap.h"
 install -m 755 "$built/libuzswap_c.so" "$root/lib/libuzswap.so.$version"
 install -m 644 "$built/libuzswap_c.a" "$root/lib/libuzswap.a"
 ln -sf "libuzswap.so.$version" "$root/lib/$soname"
 ln -sf "$soname" "$root/lib/libuzswap.so"
-cat > "$root/lib/pkgconfig/uzswap.pc" <<PC
-prefix=$prefix
+pc=$root/lib/pkgconfig/uzswap.pc
+escaped=$(printf '%s' "$prefix" | sed 's/ /\\ /g') # pkg-config splits values at spaces
+cat > "$pc" <<PC
+prefix=$escaped
 libdir=\${prefix}/lib
 includedir=\${prefix}/include
 
@@ -42,3 +47,4 @@ Cflags: -I\${includedir}
 Libs: -L\${libdir} -luzswap
 Libs.private: -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc
 PC
+chmod 644 "$pc" # whatever the umask

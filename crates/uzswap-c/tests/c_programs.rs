@@ -5,6 +5,7 @@
 //! Blind to: wrong pointers that the library cannot check.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 use std::sync::OnceLock;
@@ -18,7 +19,9 @@ const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 static INSTALLED: OnceLock<Installed> = OnceLock::new();
 
 struct Installed {
-    prefix: TempDir,
+    folder: TempDir,
+    /// In the folder; with a space, as some users have it.
+    prefix: PathBuf,
 }
 
 /// How a program is compiled.
@@ -60,11 +63,14 @@ fn text(output: Output) -> String {
 impl Installed {
     /// Installs the libraries that cargo built for this test.
     fn new() -> Installed {
-        let prefix = TempDir::new().unwrap();
+        let folder = TempDir::new().unwrap();
+        let prefix = folder.path().join("a prefix");
         let test = std::env::current_exe().unwrap();
-        let mut install = Command::new(folder().join("install.sh"));
-        succeed(install.arg(prefix.path()).arg(test.parent().unwrap()));
-        Installed { prefix }
+        // With the umask of a careful administrator.
+        let mut install = Command::new("sh");
+        install.args(["-c", "umask 077; \"$@\"", "sh"]).arg(self::folder().join("install.sh"));
+        succeed(install.arg(&prefix).arg(test.parent().unwrap()));
+        Installed { folder, prefix }
     }
 
     fn get() -> &'static Installed {
@@ -72,13 +78,16 @@ impl Installed {
     }
 
     fn library(&self, name: &str) -> PathBuf {
-        self.prefix.path().join("lib").join(name)
+        self.prefix.join("lib").join(name)
     }
 
-    fn pkg_config(&self, question: &[&str]) -> String {
+    /// The words of an answer, of which spaces have a backslash before them.
+    fn pkg_config(&self, question: &[&str]) -> Vec<String> {
         let mut command = Command::new("pkg-config");
         command.env("PKG_CONFIG_PATH", self.library("pkgconfig"));
-        text(succeed(command.args(question).arg("uzswap")))
+        let answer = text(succeed(command.args(question).arg("uzswap")));
+        let answer = answer.replace("\\ ", "\0");
+        answer.split(' ').map(|word| word.replace('\0', " ")).collect()
     }
 
     /// Compiles a program; its path.
@@ -90,12 +99,12 @@ impl Installed {
         // The language of a source is not that of a library.
         command.args(["-x", "none", "-o"]).arg(&program);
         if build.is_static {
-            command.args(self.pkg_config(&["--cflags"]).split(' '));
+            command.args(self.pkg_config(&["--cflags"]));
             command.arg(self.library("libuzswap.a"));
             let all = self.pkg_config(&["--static", "--libs"]);
-            command.args(all.split(' ').filter(|flag| *flag != "-luzswap"));
+            command.args(all.iter().filter(|flag| *flag != "-luzswap"));
         } else {
-            command.args(self.pkg_config(&["--cflags", "--libs"]).split(' '));
+            command.args(self.pkg_config(&["--cflags", "--libs"]));
         }
         succeed(&mut command);
         program
@@ -127,6 +136,26 @@ fn run_example(build: &Build, around: &[&str]) {
     assert_eq!(left, 1, "the program alone is left");
 }
 
+/// All may read what is installed; a folder without the libraries leaves the prefix as it was.
+fn install() {
+    let Installed { folder, prefix } = Installed::get();
+    let modes = |file: &str| fs::metadata(prefix.join(file)).unwrap().permissions().mode() & 0o777;
+    for (file, mode) in [
+        ("lib/libuzswap.so.0", 0o755),
+        ("lib/libuzswap.a", 0o644),
+        ("lib/pkgconfig/uzswap.pc", 0o644),
+        ("include/uzswap.h", 0o644),
+    ] {
+        assert_eq!(modes(file), mode, "{file}");
+    }
+    let (empty, other) = (TempDir::new().unwrap(), folder.path().join("other"));
+    let mut install = Command::new(self::folder().join("install.sh"));
+    let output = install.arg(&other).arg(empty.path()).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && told.contains("has no libuzswap_c.so"), "{told}");
+    assert!(!other.exists());
+}
+
 /// The shared library has its soname, and exports the functions of the header and nothing else.
 fn exports() {
     let library = Installed::get().library("libuzswap.so");
@@ -136,8 +165,7 @@ fn exports() {
     let symbols = text(succeed(nm.args(["-D", "--defined-only"]).arg(&library)));
     let exported: Vec<&str> =
         symbols.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
-    let header =
-        fs::read_to_string(Installed::get().prefix.path().join("include/uzswap.h")).unwrap();
+    let header = fs::read_to_string(Installed::get().prefix.join("include/uzswap.h")).unwrap();
     let code = header.lines().filter(|line| !line.starts_with(['/', ' ', '#']));
     let mut declared: Vec<&str> = code
         .filter_map(|line| line.split_once('('))
@@ -148,21 +176,24 @@ fn exports() {
     assert_eq!(exported, declared);
 }
 
+/// The first block of a kind in the page, with `part` in it.
+fn page_block(kind: &str, part: &str) -> String {
+    let page = folder().join("../../docs/how-to/embed-from-c.md");
+    let (page, fence) = (fs::read_to_string(page).unwrap(), format!("```{kind}\n"));
+    let mut blocks = page.split(&fence).skip(1);
+    let block = blocks.find_map(|after| after.split("```").next().filter(|it| it.contains(part)));
+    block.unwrap().to_owned()
+}
+
 /// The page's own program, and what it prints.
 fn how_to() {
-    let page = folder().join("../../docs/how-to/embed-from-c.md");
-    let page = fs::read_to_string(page).unwrap();
-    let block = |kind: &str| {
-        let (_, after) = page.split_once(&format!("```{kind}\n")).unwrap();
-        after.split_once("```").unwrap().0.to_owned()
-    };
     let folder = TempDir::new().unwrap();
     let source = folder.path().join("first.c");
-    fs::write(&source, block("c")).unwrap();
+    fs::write(&source, page_block("c", "main")).unwrap();
     let program = Installed::get().compile(&C, &source, folder.path());
     let mut command = Installed::get().command(&program);
     let printed = text(succeed(command.current_dir(&folder)));
-    assert_eq!(printed, block("text").trim());
+    assert_eq!(printed, page_block("text", "").trim());
 }
 
 fn why_not(program: &str) -> Option<String> {
@@ -170,11 +201,11 @@ fn why_not(program: &str) -> Option<String> {
 }
 
 /// Why a program with sanitizers does not work here.
-fn why_not_sanitized() -> Option<String> {
+fn why_not_sanitized(build: &Build) -> Option<String> {
     let folder = TempDir::new().unwrap();
     let (source, program) = (folder.path().join("empty.c"), folder.path().join("empty"));
     fs::write(&source, "int main(void) { return 0; }\n").unwrap();
-    let [compiler, flags @ ..] = SANITIZED.compiler else { panic!("no compiler") };
+    let [compiler, flags @ ..] = build.compiler else { panic!("no compiler") };
     let mut compile = Command::new(compiler);
     why_fails(compile.args(flags).arg(&source).arg("-o").arg(&program))
         .or_else(|| why_fails(&mut Command::new(&program)))
@@ -183,6 +214,7 @@ fn why_not_sanitized() -> Option<String> {
 
 fn main() -> ExitCode {
     let cc = || why_not("cc").or_else(|| why_not("pkg-config"));
+    let sanitized = |build| cc().or_else(|| why_not_sanitized(build));
     let valgrind = [
         "valgrind",
         "--quiet",
@@ -191,12 +223,11 @@ fn main() -> ExitCode {
         "--errors-for-leak-kinds=definite",
     ];
     let outcome = trials::run([
+        trial("install", None, install),
         trial("example_of_the_shared_library", cc(), || run_example(&C, &[])),
         trial("example_of_the_static_library", cc(), || run_example(&STATIC, &[])),
         trial("example_as_cxx", cc().or_else(|| why_not("g++")), || run_example(&CXX, &[])),
-        trial("example_with_sanitizers", cc().or_else(why_not_sanitized), || {
-            run_example(&SANITIZED, &[]);
-        }),
+        trial("example_with_sanitizers", sanitized(&SANITIZED), || run_example(&SANITIZED, &[])),
         trial("example_under_valgrind", cc().or_else(|| why_not("valgrind")), move || {
             run_example(&DEBUG, &valgrind);
         }),
@@ -204,6 +235,6 @@ fn main() -> ExitCode {
         trial("program_of_the_how_to", cc(), how_to),
     ]);
     // A static is not dropped.
-    INSTALLED.get().map(|installed| fs::remove_dir_all(&installed.prefix));
+    INSTALLED.get().map(|installed| fs::remove_dir_all(&installed.folder));
     outcome
 }
