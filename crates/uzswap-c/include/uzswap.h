@@ -14,7 +14,8 @@
  * Before that call every other call with the handle has returned, and none follows. During a call
  * no other thread changes the memory that the call reads, or uses the memory that it writes. No
  * two arguments of a call lead to the same memory. After fork() the child uses no handle of its
- * parent.
+ * parent. A signal handler calls no function: each may lock or allocate. Before dlclose() every
+ * handle was freed.
  *
  * Errors. A function returns UZ_OK (0), UZ_NOT_FOUND (1), or a negative code. A call that fails
  * changes nothing and leaves its results as they were, unless its comment says more.
@@ -171,6 +172,8 @@ uz_status uz_store(uz_zswap * zswap, uint64_t key, const void * page);
 // Keeps copies of `count` pages, one after the other from `pages` on, under the keys `first`,
 // `first` + 1 and so on. Pages of one unit (the option unit_pages, aligned) are compressed
 // together: they take less room, and a load of one decompresses its unit.
+//
+// A `count` of 0 stores nothing, with any `pages`.
 //
 // `statuses` is NULL or has room for `count` codes: the one that uz_store() would return for each
 // page. The result is UZ_OK if all pages were stored, or else the code of the first that was not;

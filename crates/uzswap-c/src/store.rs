@@ -127,6 +127,8 @@ pub extern "C" fn uz_store(zswap: Shared<Store>, key: u64, page: Input) -> Statu
 /// `first` + 1 and so on. Pages of one unit (the option unit_pages, aligned) are compressed
 /// together: they take less room, and a load of one decompresses its unit.
 ///
+/// A `count` of 0 stores nothing, with any `pages`.
+///
 /// `statuses` is NULL or has room for `count` codes: the one that uz_store() would return for each
 /// page. The result is UZ_OK if all pages were stored, or else the code of the first that was not;
 /// the others were tried all the same.

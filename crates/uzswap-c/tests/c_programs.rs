@@ -38,6 +38,8 @@ const SANITIZED: Build = Build {
     compiler: &["cc", "-std=c11", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"],
     is_static: false,
 };
+const THREAD_SANITIZED: Build =
+    Build { compiler: &["cc", "-std=c11", "-g", "-fsanitize=thread"], is_static: false };
 const DEBUG: Build = Build { compiler: &["cc", "-std=c11", "-g"], is_static: false };
 
 fn folder() -> &'static Path {
@@ -228,6 +230,14 @@ fn main() -> ExitCode {
         trial("example_of_the_static_library", cc(), || run_example(&STATIC, &[])),
         trial("example_as_cxx", cc().or_else(|| why_not("g++")), || run_example(&CXX, &[])),
         trial("example_with_sanitizers", sanitized(&SANITIZED), || run_example(&SANITIZED, &[])),
+        trial("example_with_thread_sanitizer", sanitized(&THREAD_SANITIZED), || {
+            let line = page_block("sh", "called_from_lib");
+            let (_, suppression) = line.split_once('\'').unwrap();
+            let file = Installed::get().folder.path().join("uzswap.supp");
+            fs::write(&file, suppression.split_once('\'').unwrap().0).unwrap();
+            let settings = format!("TSAN_OPTIONS=suppressions={}", file.display());
+            run_example(&THREAD_SANITIZED, &["env", &settings]);
+        }),
         trial("example_under_valgrind", cc().or_else(|| why_not("valgrind")), move || {
             run_example(&DEBUG, &valgrind);
         }),
