@@ -52,7 +52,7 @@ impl TenantId {
         let number = TenantNumber((bits % TENANTS_MAX as u64) as u16); // < 2^10
         let life = (bits >> NUMBER_BITS) as u32; // the lower 32 bits of it
         let id = TenantId { store: Some(store), number, life };
-        (id.to_bits() == bits).then_some(id)
+        (number != TenantNumber::ROOT && id.to_bits() == bits).then_some(id)
     }
 }
 
@@ -99,5 +99,7 @@ mod tests {
         }
         assert_eq!(TenantId::of_bits(store, TenantId::ROOT.to_bits()), Some(TenantId::ROOT));
         assert_eq!(TenantId::of_bits(store, 1), None);
+        let second_root = TenantId { store: Some(store), ..TenantId::ROOT }.to_bits();
+        assert_eq!(TenantId::of_bits(store, second_root), None, "the root has one id");
     }
 }
