@@ -39,6 +39,7 @@ fn main() -> ExitCode {
     }
     trials::run([
         trial("batches_come_back", None, batches_come_back),
+        trial("a_child_removes_no_file_of_its_parent", None, a_child_removes_no_file_of_its_parent),
         trial("threads_write_and_read_at_once", None, threads_write_and_read_at_once),
         trial("direct_io_can_be_asked_for", no_direct(), direct_io_can_be_asked_for),
         trial("a_run_outside_writes_nothing", None, a_run_outside_writes_nothing),
@@ -202,6 +203,30 @@ fn batches_come_back() {
 }
 
 /// Writes batches of runs that do not overlap, and compares all blocks with a copy in memory.
+/// A forked child that ends its copy of a backing leaves its parent the file.
+fn a_child_removes_no_file_of_its_parent() {
+    let folder = folder();
+    let options = options(&folder, 4);
+    let backing = FileBacking::open(&options).unwrap();
+    // SAFETY: the child drops its copy, and ends.
+    match unsafe { libc::fork() } {
+        0 => {
+            drop(backing);
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(0) };
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: the child is ours; the pointer is to an integer of our own.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0, "the child's end");
+        }
+    }
+    assert!(options.path.exists());
+    drop(backing);
+    assert!(!options.path.exists());
+}
+
 fn random_batches(backing: &FileBacking, seed: u64) {
     let mut random = SplitMix64::new(seed);
     let count = backing.block_count() as usize;

@@ -14,6 +14,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -161,6 +162,8 @@ pub(super) struct Scratch {
     pub(super) is_preallocated: bool,
     place: Place,
     remove: bool,
+    /// The process that opened it: it alone removes it, and no child of it.
+    opener: u32,
 }
 
 impl Scratch {
@@ -189,6 +192,7 @@ impl Scratch {
             is_preallocated: is_device,
             place,
             remove: is_new,
+            opener: process::id(),
         };
         if is_device {
             let end = (&scratch.file).seek(SeekFrom::End(0)).map_err(fail("ask for its size"))?;
@@ -269,8 +273,9 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        let is_ours = self.remove && self.opener == process::id();
         // The target of a link stays.
-        if self.remove && !self.place.was_link() && self.place.is_there(&self.file) {
+        if is_ours && !self.place.was_link() && self.place.is_there(&self.file) {
             let _ = self.place.remove(); // nobody is left to be told
         }
     }
