@@ -12,8 +12,8 @@ use std::process::{Command, ExitCode, Output};
 
 use serde_json::Value;
 use support::{Lab, expect_error, stdout_of_success, text};
-use uzswap_fleet::folder::read;
-use uzswap_fleet::table::ReplayRow;
+use uzswap_fleet::folder::{read, samples};
+use uzswap_fleet::table::{ReplayRow, RunRow};
 use uzswap_testing::json_schema;
 use uzswap_testing::trials::{self, trial, why_fails};
 
@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         trial("any_number_of_threads_gives_the_same_bytes", None, replays),
         trial("a_damaged_file_is_named", None, damaged),
         trial("wrong_calls_are_refused", None, refused),
+        trial("a_full_disk_ends_a_sample_and_its_files_stay", no_small_disk(), full_disk),
         trial("sql_files_answer_from_the_tables", no_duckdb, sql),
     ])
 }
@@ -135,6 +136,35 @@ fn refused() {
     ] {
         expect_error(&uzswap(&lab, &[&["fleet"], arguments].concat()), 2, &[words]);
     }
+}
+
+fn no_small_disk() -> Option<String> {
+    let script = "mount -t tmpfs -o size=64k none /mnt";
+    why_fails(Command::new("unshare").args(["--mount", "sh", "-c", script]))
+}
+
+fn full_disk() {
+    let lab = Lab::new();
+    let [disk, copy] = ["disk", "copy"].map(|name| lab.path(name));
+    fs::create_dir(&disk).unwrap();
+    fs::create_dir(&copy).unwrap();
+    // Intervals of 10 ms of a small process fill 64 KiB in some seconds.
+    let script = "mount -t tmpfs -o size=64k none \"$1\" || exit 99\n\
+                  sleep 100 & \"$0\" sample --pid $! --out \"$1\" --interval 10ms --for 1h \
+                  --budget 100% --save-every 10ms; code=$?; kill $!\n\
+                  cp -a \"$1\"/. \"$2\"; exit $code";
+    let mut shell = Command::new("unshare");
+    shell.env("XDG_STATE_HOME", lab.path("state"));
+    shell.args(["--mount", "bash", "-c", script, env!("CARGO_BIN_EXE_uzswap")]);
+    let output = shell.args([&disk, &copy]).output().unwrap();
+    expect_error(&output, 3, &["cannot write", text(&disk), "os error 28", "before stay"]);
+    let names = fs::read_dir(&copy).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(names.into_iter().all(|name| !text(Path::new(&name)).starts_with('.')), "half a file");
+    let sample = &samples(&copy).unwrap()[0];
+    let (intervals, pages) = sample.rows().unwrap();
+    let run: RunRow = read(sample.run.as_ref().unwrap()).unwrap().remove(0);
+    assert!(run.intervals > 3 && intervals.len() as u64 >= 2 * run.intervals, "{run:?}");
+    assert_eq!((run.ended_by.as_str(), pages.len() as u64), ("nothing", run.sampled_pages));
 }
 
 fn sql() {

@@ -1,13 +1,15 @@
-//! The folder of a fleet: one file a table and sample, each whole or not there.
+//! The folder of a fleet: the files of each sample, each whole or not there.
 //!
 //! ```text
-//!  DIR/pages-RUN.parquet  intervals-RUN.parquet  runs-RUN.parquet  replays*.parquet
+//!  DIR/pages-RUN.parquet  intervals-RUN.parquet  intervals-RUN-1.parquet ...  runs-RUN.parquet
+//!  DIR/replays*.parquet
 //!  DIR/.NAME.XXXX.part    locked while it is written; without a lock, of a killed process
 //! ```
 //!
 //! - J1: under its final name a file is complete and on disk.
 //! - J2: a file that is being written by another process is left alone.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::table::{NotATable, Table, decode};
+use crate::table::{IntervalRow, NotATable, PageRow, RunRow, Table, decode};
 
 /// The largest file that is read: a month of minutes of 300 processes has a fourth of it.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -52,8 +54,8 @@ pub enum FolderError {
         /// The folder.
         path: PathBuf,
     },
-    /// A file or the folder was not written. Nothing is left under its name.
-    #[error("cannot write {}: {error}; nothing was kept", path.display())]
+    /// A file or the folder was not written. A file of its name is as it was before.
+    #[error("cannot write {}: {error}; files that were written before stay", path.display())]
     Write {
         /// The path.
         path: PathBuf,
@@ -78,9 +80,10 @@ impl FolderError {
     }
 }
 
-/// The name of the file of table `T` of a sample.
-pub fn file_name<T: Table>(run: u64) -> String {
-    format!("{}-{run:016x}{SUFFIX}", T::NAME)
+/// The name of a file of table `T` of a sample. Parts count from 0.
+pub fn file_name<T: Table>(run: u64, part: u32) -> String {
+    let part = if part == 0 { String::new() } else { format!("-{part}") };
+    format!("{}-{run:016x}{part}{SUFFIX}", T::NAME)
 }
 
 /// Makes the folder where it is missing, and removes what killed processes left in it.
@@ -93,8 +96,8 @@ pub fn prepare(folder: &Path) -> Result<(), FolderError> {
     fs::create_dir_all(folder).map_err(failed)?;
     for entry in fs::read_dir(folder).map_err(failed)?.filter_map(Result::ok) {
         let name = entry.file_name();
-        let name = name.as_bytes();
-        if !(name.starts_with(b".") && name.ends_with(b".parquet.part")) {
+        let name = name.to_str().unwrap_or_default();
+        if !(name.starts_with('.') && name.contains(".parquet.") && name.ends_with(".part")) {
             continue;
         }
         // No link and no pipe: opening one could wait or lead elsewhere.
@@ -162,30 +165,67 @@ pub fn read<T: Table>(path: &Path) -> Result<Vec<T>, FolderError> {
 /// [`FolderError::Read`] and [`FolderError::Empty`].
 pub fn samples(folder: &Path) -> Result<Vec<SampleFiles>, FolderError> {
     let failed = |error| FolderError::Read { path: folder.to_owned(), error };
-    let mut all = Vec::new();
+    let mut parts: BTreeMap<String, Vec<(u32, PathBuf)>> = BTreeMap::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let run = name.strip_prefix("intervals-").and_then(|rest| rest.strip_suffix(SUFFIX));
-        if let Some(run) = run {
-            let pages = folder.join(format!("pages-{run}{SUFFIX}"));
-            all.push(SampleFiles { pages: pages.exists().then_some(pages), intervals: path });
-        }
+        let name = name.strip_prefix("intervals-").and_then(|rest| rest.strip_suffix(SUFFIX));
+        let Some(name) = name else { continue };
+        let numbered =
+            name.rsplit_once('-').and_then(|(run, part)| Some((run, part.parse().ok()?)));
+        let (run, part) = numbered.unwrap_or((name, 0));
+        parts.entry(run.to_owned()).or_default().push((part, path));
     }
-    all.sort();
-    if all.is_empty() {
+    if parts.is_empty() {
         return Err(FolderError::Empty { path: folder.to_owned() });
     }
-    Ok(all)
+    let files = |(run, mut parts): (String, Vec<(u32, PathBuf)>)| {
+        parts.sort();
+        let of_table = |name| Some(folder.join(format!("{name}-{run}{SUFFIX}")));
+        SampleFiles {
+            intervals: parts.into_iter().map(|(_, path)| path).collect(),
+            pages: of_table(PageRow::NAME).filter(|path| path.exists()),
+            run: of_table(RunRow::NAME).filter(|path| path.exists()),
+        }
+    };
+    Ok(parts.into_iter().map(files).collect())
 }
 
-/// The files of one sample that a replay reads.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+/// The files of one sample.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SampleFiles {
-    /// Table `intervals`.
-    pub intervals: PathBuf,
+    /// Table `intervals`: its parts, in the order of time. At least one.
+    pub intervals: Vec<PathBuf>,
     /// Table `pages`, where it is there.
     pub pages: Option<PathBuf>,
+    /// Table `runs`, where it is there.
+    pub run: Option<PathBuf>,
+}
+
+impl SampleFiles {
+    /// All intervals and pages, as far as they were written.
+    ///
+    /// # Errors
+    ///
+    /// [`FolderError::Read`] and [`FolderError::NotATable`], which name the file.
+    pub fn rows(&self) -> Result<(Vec<IntervalRow>, Vec<PageRow>), FolderError> {
+        let mut intervals = Vec::new();
+        for part in &self.intervals {
+            intervals.append(&mut read(part)?);
+        }
+        let pages = self.pages.as_deref().map_or(Ok(Vec::new()), read)?;
+        Ok((intervals, pages))
+    }
+
+    /// Whether something ended the sample; not where it goes on still, or was killed.
+    ///
+    /// # Errors
+    ///
+    /// [`FolderError::Read`] and [`FolderError::NotATable`], which name the file.
+    pub fn has_end(&self) -> Result<bool, FolderError> {
+        let rows: Vec<RunRow> = self.run.as_deref().map_or(Ok(Vec::new()), read)?;
+        Ok(rows.last().is_some_and(|row| row.ended_by != "nothing"))
+    }
 }
 
 #[cfg(test)]
@@ -204,8 +244,8 @@ mod tests {
     #[test]
     fn what_a_killed_process_left_goes_and_what_another_writes_stays() {
         let folder = tempfile::tempdir().unwrap();
-        let left = folder.path().join(".runs-1.parquet.abc.parquet.part");
-        let held = folder.path().join(".runs-2.parquet.part");
+        let left = folder.path().join(".runs-1.parquet.AbC123.part");
+        let held = folder.path().join(".runs-2.parquet.AbC123.part");
         let other = folder.path().join(".notes.part");
         for path in [&left, &held, &other] {
             fs::write(path, "half").unwrap();
@@ -213,13 +253,13 @@ mod tests {
         let writer = File::open(&held).unwrap();
         writer.lock().unwrap();
         prepare(folder.path()).unwrap();
-        assert_eq!(names(folder.path()), [".notes.part", ".runs-2.parquet.part"]);
+        assert_eq!(names(folder.path()), [".notes.part", ".runs-2.parquet.AbC123.part"]);
     }
 
     #[test]
     fn a_file_is_whole_under_its_name_or_not_there() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(file_name::<RunRow>(7));
+        let path = folder.path().join(file_name::<RunRow>(7, 0));
         let row = RunRow { run: 7, notes: "a note".to_owned(), ..RunRow::default() };
         write(&path, &encode([row.clone()])).unwrap();
         assert_eq!(names(folder.path()), ["runs-0000000000000007.parquet"]);

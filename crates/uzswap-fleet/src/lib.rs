@@ -26,4 +26,4 @@ mod tuning;
 
 pub use replay::{Machine, Outcome, Parameters, SLO_PPM, replay};
 pub use saving::{Lengths, Prices, Saving};
-pub use tuning::{Tried, tune};
+pub use tuning::{Tried, Tuned, tune};

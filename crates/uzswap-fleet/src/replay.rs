@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use hdrhistogram::Histogram;
 
-use crate::folder::{self, FolderError, SampleFiles};
+use crate::folder::{FolderError, SampleFiles};
 use crate::saving::{Lengths, Prices, Saving};
 use crate::table::{IntervalRow, LIST_MAX, NotATable, PageRow, ReplayRow, decode};
 
@@ -101,23 +101,27 @@ impl Machine {
     ///
     /// [`FolderError`], which names the file.
     pub fn read(files: &SampleFiles, lengths: Lengths) -> Result<Machine, FolderError> {
-        let intervals = folder::read(&files.intervals)?;
-        let pages = files.pages.as_deref().map_or(Ok(Vec::new()), folder::read)?;
+        let (intervals, pages) = files.rows()?;
         Ok(Machine::new(intervals, &pages, lengths))
     }
 
-    /// A machine from the bytes of its files `intervals` and, where there is one, `pages`.
+    /// A machine from the bytes of its files `intervals`, in the order of their parts, and, where
+    /// there is one, `pages`.
     ///
     /// # Errors
     ///
     /// [`NotATable`].
     pub fn from_parquet(
-        intervals: Vec<u8>,
+        intervals: impl IntoIterator<Item = Vec<u8>>,
         pages: Option<Vec<u8>>,
         lengths: Lengths,
     ) -> Result<Machine, NotATable> {
         let pages: Vec<PageRow> = pages.map_or(Ok(Vec::new()), decode)?;
-        Ok(Machine::new(decode(intervals)?, &pages, lengths))
+        let mut rows = Vec::new();
+        for part in intervals {
+            rows.append(&mut decode(part)?);
+        }
+        Ok(Machine::new(rows, &pages, lengths))
     }
 
     /// A machine from the rows of its tables. Rows are those of one sample, in the order of time.

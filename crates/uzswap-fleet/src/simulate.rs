@@ -88,6 +88,7 @@ impl Source {
             run,
             host,
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            ended_by: "plan".to_owned(),
             target: "simulated".to_owned(),
             intervals: intervals.last().map_or(0, |row| row.interval + 1),
             processes: count,

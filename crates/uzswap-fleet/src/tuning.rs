@@ -25,6 +25,16 @@ pub struct Tried {
     pub machines: Vec<ReplayRow>,
 }
 
+/// All settings over all machines.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tuned {
+    /// The settings, the best first.
+    pub settings: Vec<Tried>,
+    /// Samples that nothing has ended: they go on, or were killed. Their rows count as far as they
+    /// were written.
+    pub samples_without_end: u64,
+}
+
 /// Replays the machines of these files under each setting, on so many threads. `progress` is called
 /// with the number of machines that are done. All settings have the same compressor.
 ///
@@ -39,8 +49,8 @@ pub fn tune(
     settings: &[Parameters],
     threads: usize,
     progress: impl Fn(usize) + Sync,
-) -> Result<Vec<Tried>, FolderError> {
-    let results: Vec<OnceLock<Result<Vec<ReplayRow>, FolderError>>> =
+) -> Result<Tuned, FolderError> {
+    let results: Vec<OnceLock<Result<Replayed, FolderError>>> =
         files.iter().map(|_| OnceLock::new()).collect();
     // Sums do not depend on the order in which machines are added.
     let fleet: Mutex<Vec<Outcome>> = Mutex::new(settings.iter().map(|_| Outcome::new()).collect());
@@ -56,8 +66,10 @@ pub fn tune(
     thread::scope(|scope| (0..threads.max(1)).for_each(|_| drop(scope.spawn(work))));
 
     let mut machines: Vec<Vec<ReplayRow>> = settings.iter().map(|_| Vec::new()).collect();
+    let mut samples_without_end = 0;
     for result in results {
-        let rows = result.into_inner().expect("each place was taken")?;
+        let (rows, has_end) = result.into_inner().expect("each place was taken")?;
+        samples_without_end += u64::from(!has_end);
         machines.iter_mut().zip(rows).for_each(|(machines, row)| machines.push(row));
     }
     let fleet = fleet.into_inner().expect(NO_PANIC);
@@ -67,9 +79,9 @@ pub fn tune(
         fleet: fleet.row(&parameters, None),
         machines,
     });
-    let mut tried: Vec<Tried> = tried.collect();
-    tried.sort_by(|one, other| order(&one.fleet, &other.fleet));
-    Ok(tried)
+    let mut settings: Vec<Tried> = tried.collect();
+    settings.sort_by(|one, other| order(&one.fleet, &other.fleet));
+    Ok(Tuned { settings, samples_without_end })
 }
 
 /// Why the sums can be taken.
@@ -79,12 +91,15 @@ fn at<'a, F, R>(files: &'a [F], results: &'a [R], place: usize) -> Option<(&'a F
     files.get(place).zip(results.get(place))
 }
 
-/// Replays one machine: its row for each setting. Its outcomes are added to those of the fleet.
+/// The row of a machine for each setting, and whether its sample has an end.
+type Replayed = (Vec<ReplayRow>, bool);
+
+/// Replays one machine. Its outcomes are added to those of the fleet.
 fn replayed(
     files: &SampleFiles,
     settings: &[Parameters],
     fleet: &Mutex<Vec<Outcome>>,
-) -> Result<Vec<ReplayRow>, FolderError> {
+) -> Result<Replayed, FolderError> {
     let lengths = settings.first().map(|setting| setting.lengths).unwrap_or_default();
     let machine = Machine::read(files, lengths)?;
     let one = |(place, setting): (usize, &Parameters)| {
@@ -92,7 +107,7 @@ fn replayed(
         fleet.lock().expect(NO_PANIC)[place].add(&outcome);
         outcome.row(setting, Some(&machine))
     };
-    Ok(settings.iter().enumerate().map(one).collect())
+    Ok((settings.iter().enumerate().map(one).collect(), files.has_end()?))
 }
 
 /// Better settings first; equal ones stay in their order.
@@ -109,7 +124,7 @@ mod tests {
     use crate::SLO_PPM;
     use crate::folder::{prepare, samples, write};
     use crate::simulate::Source;
-    use crate::table::{IntervalRow, encode};
+    use crate::table::{IntervalRow, RunRow, encode};
 
     /// Processes that touch more or less of what is cold.
     fn source() -> Source {
@@ -140,6 +155,12 @@ mod tests {
             assert_ne!(machine.intervals, source.machine(4, number).intervals);
             let name = format!("intervals-{number}.parquet");
             write(&folder.path().join(name), &encode(machine.intervals)).unwrap();
+            if number < 10 {
+                let ended_by = if number < 3 { "nothing" } else { "signal" }.to_owned();
+                let run = RunRow { ended_by, ..machine.run };
+                let name = format!("runs-{number}.parquet");
+                write(&folder.path().join(name), &encode([run])).unwrap();
+            }
         }
         let files = samples(folder.path()).unwrap();
         assert_eq!(files.len(), 20);
@@ -159,6 +180,8 @@ mod tests {
             assert_eq!(many.unwrap(), one);
             assert_eq!(counted.into_inner(), 20);
         }
+        assert_eq!(one.samples_without_end, 13, "no row of the run, or no end in it");
+        let one = one.settings;
         let fleets: Vec<_> = one.iter().map(|tried| &tried.fleet).collect();
         assert!(fleets.is_sorted_by_key(|fleet| !fleet.within_slo), "{fleets:?}");
         let met = fleets.iter().filter(|fleet| fleet.within_slo);
@@ -167,7 +190,7 @@ mod tests {
         let jobs: u64 = one[0].machines.iter().map(|row| row.jobs).sum();
         assert_eq!(one[0].fleet.jobs, jobs);
 
-        std::fs::write(&files[7].intervals, b"PAR1 and not more").unwrap();
+        std::fs::write(&files[7].intervals[0], b"PAR1 and not more").unwrap();
         let error = tune(&files, &settings, 3, |_| {}).unwrap_err();
         assert!(error.to_string().contains("intervals-15.parquet is not a table"), "{error}");
     }

@@ -22,6 +22,12 @@ cold AS (
         GROUP BY ALL
     )
     GROUP BY host
+),
+-- A sample that nothing ended goes on, or was killed: its rows count as far as they go.
+run AS (
+    SELECT host, count(*) FILTER (ended_by = 'nothing') AS without_end
+    FROM read_parquet('fleet/runs-*.parquet', union_by_name = true)
+    GROUP BY host
 )
 SELECT
     printf('%016x', host) AS host,
@@ -29,6 +35,7 @@ SELECT
     round(100 * pages / resident, 1) AS cold_percent,
     round(100 * same_filled, 1) AS same_filled_percent,
     round(pages * lz4_saved / 1048576, 1) AS lz4_saves_mib,
-    round(pages * zstd_saved / 1048576, 1) AS zstd_saves_mib
-FROM cold JOIN page USING (host)
+    round(pages * zstd_saved / 1048576, 1) AS zstd_saves_mib,
+    coalesce(without_end, 0) AS samples_without_end
+FROM cold JOIN page USING (host) LEFT JOIN run USING (host)
 ORDER BY zstd_saves_mib DESC, host;

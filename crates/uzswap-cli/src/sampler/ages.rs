@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The kernel counts touched pages and does not name them. So each interval of a cycle gives the
-//! figures of one age, and a cycle gives all. Between, the figures of the last cycle stand.
+//! figures of one age, and a cycle gives all. Between, the figures of the last cycle stand. The
+//! first cycle of a process that came later is shorter: all cycles end at the same time.
 
 use crate::corpus::working_set::Window;
 
@@ -18,7 +19,7 @@ use crate::corpus::working_set::Window;
 pub const AGES: usize = 5;
 
 /// The intervals of a cycle: promotions at the largest age are those of the interval after it.
-const CYCLE: u64 = (1 << (AGES - 1)) + 1; // 17
+pub(super) const CYCLE: u64 = (1 << (AGES - 1)) + 1; // 17
 
 /// The histograms of one process.
 #[derive(Debug, Clone, Default)]
@@ -33,8 +34,13 @@ pub(super) struct Ages {
 }
 
 impl Ages {
-    /// Counts the pages at the end of an interval. Whether the bits are to be cleared now.
-    pub(super) fn turn(&mut self, window: Window) -> bool {
+    /// The bits were cleared.
+    pub(super) fn begin_cycle(&mut self) {
+        (self.intervals, self.touched_before) = (0, 0);
+    }
+
+    /// Counts the pages at the end of an interval.
+    pub(super) fn turn(&mut self, window: Window) {
         self.intervals += 1;
         let cold = window.resident_pages.saturating_sub(window.touched_pages);
         let promoted = window.touched_pages.saturating_sub(self.touched_before);
@@ -44,11 +50,6 @@ impl Ages {
         set(&mut self.cold, self.intervals, cold);
         set(&mut self.promoted, self.intervals - 1, promoted);
         self.touched_before = window.touched_pages;
-        let is_over = self.intervals == CYCLE;
-        if is_over {
-            (self.intervals, self.touched_before) = (0, 0);
-        }
-        is_over
     }
 
     /// Pages touched in an interval: the first one of the cycle.
@@ -98,8 +99,8 @@ mod tests {
     use super::*;
 
     /// Pages by the number of the interval in which each is touched, again and again.
-    fn turns(periods: &[u64], intervals: u64) -> (Ages, u64) {
-        let (mut ages, mut clears, mut since) = (Ages::default(), 0, 0);
+    fn turns(periods: &[u64], intervals: u64) -> Ages {
+        let (mut ages, mut since) = (Ages::default(), 0);
         for now in 1..=intervals {
             let touched =
                 periods.iter().filter(|&&period| period > 0 && now / period > since / period);
@@ -108,19 +109,20 @@ mod tests {
                 resident_pages: periods.len() as u64,
                 ..Window::default()
             };
-            if ages.turn(window) {
-                (clears, since) = (clears + 1, now);
+            ages.turn(window);
+            if now % CYCLE == 0 {
+                ages.begin_cycle();
+                since = now;
             }
         }
-        (ages, clears)
+        ages
     }
 
     #[test]
     fn ages_are_exact_at_their_interval() {
         // Ten pages each interval, twenty each third, and thirty never.
         let periods = [[1; 10].as_slice(), &[3; 20], &[0; 30]].concat();
-        let (ages, clears) = turns(&periods, 17);
-        assert_eq!(clears, 1);
+        let ages = turns(&periods, 17);
         assert_eq!(ages.working_set(), 10);
         assert_eq!(ages.cold(60), [50, 50, 30, 30, 30]);
         // The twenty were untouched for two intervals when they were touched, and never for four.
@@ -132,7 +134,8 @@ mod tests {
         let mut ages = Ages::default();
         let window =
             |touched_pages| Window { touched_pages, resident_pages: 100, ..Window::default() };
-        assert_eq!((1..=17).filter(|_| ages.turn(window(0))).count(), 1);
+        (0..17).for_each(|_| ages.turn(window(0)));
+        ages.begin_cycle();
         assert_eq!((ages.working_set(), ages.cold(100)), (0, vec![100; 5]));
         // All that is cold for two intervals is cold for one.
         ages.turn(window(70));
@@ -147,10 +150,9 @@ mod tests {
     fn a_list_is_as_long_as_what_is_known() {
         for (intervals, cold, promoted) in [(0, 0, 0), (1, 1, 0), (2, 2, 1), (3, 2, 2), (16, 5, 4)]
         {
-            let (ages, clears) = turns(&[1], intervals);
+            let ages = turns(&[1], intervals);
             assert_eq!((ages.cold(1).len(), ages.promoted().len()), (cold, promoted));
-            assert_eq!(clears, 0);
         }
-        assert_eq!(turns(&[1], 40).0.promoted().len(), AGES);
+        assert_eq!(turns(&[1], 40).promoted().len(), AGES);
     }
 }

@@ -2,23 +2,30 @@
 //!
 //! ```text
 //!  each interval   touched pages, faults, time   --> ages    --> table intervals
-//!  at the end      some pages of each process    --> lengths --> table pages
-//!  at last         how it was done                           --> table runs
+//!  each cycle      some pages of each process    --> lengths --> table pages
+//!  each save       how it goes                               --> table runs
 //! ```
+//!
+//! The kernel counts a page as touched when we read it. So pages are read where a cycle ends, just
+//! before the accessed bits are cleared.
 //!
 //! - V1: no byte of a page, no name, no PID and no address is in a table.
 //! - V2: after each step the sample waits until its processor time is within its share.
+//! - V3: a killed sample has left all but the intervals since its last save.
 
 mod ages;
 mod facts;
 mod pace;
 mod pages;
+mod parts;
 mod salt;
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use thiserror::Error;
 
 pub use ages::AGES;
 pub use salt::Salt;
@@ -27,13 +34,15 @@ use crate::corpus::capture::{
     CaptureError, clear_touches, processes_of_system, processes_of_tree, touches, visit,
 };
 use crate::corpus::sample::{SamplePlan, UNIT_PAGES, UNITS_MIN};
-use ages::Ages;
+use ages::{Ages, CYCLE};
 use facts::{Counters, MachineFacts, ProcessFacts};
 use pace::{Pace, cpu_time};
 use pages::{Ids, PageTable};
+use parts::Parts;
 use salt::Of;
 use uzswap_fleet::Saving;
-use uzswap_fleet::table::{Encoder, IntervalRow, Micros, RunRow};
+use uzswap_fleet::folder::FolderError;
+use uzswap_fleet::table::{IntervalRow, Micros, RunRow};
 use uzswap_sys::interrupt;
 
 /// A page that is read, compressed three times and hashed: some 40 us on a processor of 2020.
@@ -84,6 +93,8 @@ pub struct Plan {
     pub interval: Duration,
     /// How many intervals, at least 1.
     pub intervals: u64,
+    /// Time between two saves, at least; a killed sample loses no more, and its last interval.
+    pub save_every: Duration,
     /// The most processor time, as a share of one processor.
     pub share: f64,
     /// Seed of the choice of pages.
@@ -111,19 +122,28 @@ pub struct SampledProcess {
     pub savings: [Saving; 3],
 }
 
-/// A sample: the files of its tables, and its processes.
+/// A sample that was taken and written.
 #[derive(Debug)]
 pub struct Sampled {
     /// How it was taken.
     pub run: RunRow,
-    /// The file of the table `intervals`.
-    pub intervals: Vec<u8>,
-    /// The file of the table `pages`.
-    pub pages: Vec<u8>,
+    /// The files of its tables.
+    pub files: Vec<PathBuf>,
     /// The processes that were there at the end, the largest first.
     pub processes: Vec<SampledProcess>,
     /// What a reader of the figures has to know. Those of the run, and those that name processes.
     pub notes: Vec<String>,
+}
+
+/// Why a sample was not taken, or ended early.
+#[derive(Debug, Error)]
+pub enum SampleError {
+    /// The target is not there or may not be read.
+    #[error(transparent)]
+    Target(#[from] CaptureError),
+    /// A file was not written. Those that were written before stay.
+    #[error(transparent)]
+    Write(#[from] FolderError),
 }
 
 /// A process that is watched.
@@ -138,14 +158,20 @@ struct Watched {
     resident_pages: u64,
 }
 
-/// Takes a sample. A signal that [`interrupt::watch`] notes ends it early: what was read is kept.
-/// `progress` is called with the number of each interval that is over.
+/// Takes a sample, and writes its files to a folder as it goes. A signal that [`interrupt::watch`]
+/// notes ends it early, with all tables. `progress` is called with the number of each interval that
+/// is over.
 ///
 /// # Errors
 ///
-/// [`CaptureError`]: the target is not there or may not be read.
-pub fn take(plan: &Plan, salt: &Salt, progress: impl FnMut(u64)) -> Result<Sampled, CaptureError> {
-    let mut sampler = Sampler::new(plan, salt);
+/// [`SampleError`].
+pub fn take(
+    plan: &Plan,
+    salt: &Salt,
+    folder: &Path,
+    progress: impl FnMut(u64),
+) -> Result<Sampled, SampleError> {
+    let mut sampler = Sampler::new(plan, salt, folder);
     sampler.watch(progress)?;
     sampler.finish()
 }
@@ -159,58 +185,89 @@ struct Sampler<'a> {
     /// The last processes, the largest first.
     pids: Vec<i32>,
     machine: (MachineFacts, Duration),
-    encoder: Encoder<IntervalRow>,
+    parts: Parts<'a>,
+    /// Of each process, by the pages that were read last.
+    savings: HashMap<u64, [Saving; 3]>,
     /// For the table, and for the user alone: the table has no PIDs.
     notes: [Vec<String>; 2],
 }
 
 impl<'a> Sampler<'a> {
-    fn new(plan: &'a Plan, salt: &'a Salt) -> Sampler<'a> {
+    fn new(plan: &'a Plan, salt: &'a Salt, folder: &'a Path) -> Sampler<'a> {
         let mut run = [0; 8];
         // Its own hash keeps two samples apart where the kernel has no random bytes yet.
         let _ = getrandom(&mut run, GetRandomFlags::empty());
-        let facts = MachineFacts::now();
         let run = RunRow {
             run: u64::from_le_bytes(run),
             host: salt.hash(Of::Host, b""),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: now(),
+            ended_by: "nothing".to_owned(),
             target: plan.target.name().to_owned(),
             interval_seconds: plan.interval.as_secs_f64(),
             budget_percent: plan.share * 100.0,
-            age_source: "cleared-bits".to_owned(),
-            memory_bytes: facts.memory_bytes,
+            age_source: "unknown".to_owned(),
+            memory_bytes: MachineFacts::now().memory_bytes,
             ..RunRow::default()
         };
-        let pace = Pace::new(plan.share);
-        let (watched, pids) = (HashMap::new(), Vec::new());
-        let machine = (facts, Duration::ZERO);
-        let (encoder, notes) = (Encoder::new(), [Vec::new(), Vec::new()]);
-        Sampler { plan, salt, pace, run, watched, pids, machine, encoder, notes }
+        Sampler {
+            plan,
+            salt,
+            pace: Pace::new(plan.share),
+            parts: Parts::new(folder, run.run),
+            run,
+            watched: HashMap::new(),
+            pids: Vec::new(),
+            machine: (MachineFacts::default(), Duration::ZERO),
+            savings: HashMap::new(),
+            notes: [Vec::new(), Vec::new()],
+        }
     }
 
-    /// Reads the processes at the end of each interval.
-    fn watch(&mut self, mut progress: impl FnMut(u64)) -> Result<(), CaptureError> {
+    /// Reads the processes at the end of each interval, until something ends the sample.
+    fn watch(&mut self, mut progress: impl FnMut(u64)) -> Result<(), SampleError> {
         self.turn(None)?;
-        for interval in 0..self.plan.intervals {
-            let number = u32::try_from(interval + 1).unwrap_or(u32::MAX);
-            self.pace.wait_until(self.plan.interval.saturating_mul(number));
+        self.read_pages(self.pages_max());
+        // Again, as the counters are those of a minute ago where the budget is small.
+        if let Err(error) = self.turn(None) {
+            self.lose_target(&error);
+            return Ok(());
+        }
+        self.clear_all();
+        self.save()?;
+        let (begun, mut saved) = (self.pace.elapsed(), self.pace.elapsed());
+        for number in 1..=self.plan.intervals {
+            let intervals = u32::try_from(number).unwrap_or(u32::MAX);
+            self.pace.wait_until(begun + self.plan.interval.saturating_mul(intervals));
             if interrupt::noted() {
                 self.note("a signal ended it early".to_owned());
+                "signal".clone_into(&mut self.run.ended_by);
                 return Ok(());
             }
-            match self.turn(Some(interval)) {
-                Ok(()) => {}
-                Err(error) => {
-                    self.note("its target ended early".to_owned());
-                    self.tell(error.to_string());
-                    return Ok(());
-                }
+            if let Err(error) = self.turn(Some(number - 1)) {
+                self.lose_target(&error);
+                return Ok(());
             }
-            self.run.intervals = interval + 1;
-            progress(interval + 1);
+            self.run.intervals = number;
+            progress(number);
+            if number % CYCLE == 0 && number < self.plan.intervals {
+                // No more than is paid for: until the bits are cleared, no touch is counted.
+                self.read_pages(self.pages_paid());
+                self.clear_all();
+            }
+            if self.pace.elapsed() - saved >= self.plan.save_every {
+                self.save()?;
+                saved = self.pace.elapsed();
+            }
         }
+        "plan".clone_into(&mut self.run.ended_by);
         Ok(())
+    }
+
+    fn lose_target(&mut self, error: &CaptureError) {
+        self.note("its target ended early".to_owned());
+        self.tell(error.to_string());
+        "target".clone_into(&mut self.run.ended_by);
     }
 
     /// Reads all processes, at the end of an interval or before the first.
@@ -223,43 +280,69 @@ impl<'a> Sampler<'a> {
             let before = self.watched.remove(&pid).filter(|it| it.started == facts.started);
             let watched = match (before, interval) {
                 (Some(before), Some(interval)) => self.read(pid, before, facts, interval),
-                _ => self.begin(pid, facts),
+                (None, Some(_)) => {
+                    self.run.processes += 1;
+                    let mut it = self.begin(pid, facts);
+                    self.clear(pid, &mut it);
+                    it
+                }
+                (_, None) => self.begin(pid, facts),
             };
             there.insert(pid, watched);
             self.pace.pay();
             if interrupt::noted() {
+                there.extend(self.watched.drain());
                 break;
             }
         }
         (self.watched, self.pids) = (there, pids);
-        if let Some(interval) = interval {
-            self.read_machine(interval);
+        match interval {
+            Some(interval) => self.read_machine(interval),
+            None => {
+                self.run.processes = self.watched.len() as u64;
+                self.machine = (MachineFacts::now(), self.pace.elapsed());
+            }
         }
         Ok(())
     }
 
-    fn begin(&mut self, pid: i32, facts: ProcessFacts) -> Watched {
-        self.run.processes += 1;
+    fn begin(&self, pid: i32, facts: ProcessFacts) -> Watched {
         let start = [pid.to_le_bytes().as_slice(), &facts.started.to_le_bytes()].concat();
         let process = self.salt.hash(Of::Process, &start);
-        let ids = Ids { process, job: self.salt.hash(Of::Job, facts.name.as_bytes()) };
-        let ages = match clear_touches(pid) {
-            Ok(()) => Some(Ages::default()),
-            Err(error) => {
-                // Not the PID: the notes are in a table.
-                self.note(format!("ages of a process are unknown: clear_refs: {error}"));
-                self.run.age_source = "unknown".to_owned();
-                None
-            }
-        };
         Watched {
             started: facts.started,
-            ids,
+            ids: Ids { process, job: self.salt.hash(Of::Job, facts.name.as_bytes()) },
             name: facts.name,
-            ages,
+            ages: Some(Ages::default()),
             counters: facts.counters,
             read_at: self.pace.elapsed(),
             resident_pages: facts.resident_pages,
+        }
+    }
+
+    /// Begins a cycle of all processes.
+    fn clear_all(&mut self) {
+        let mut watched = std::mem::take(&mut self.watched);
+        for (&pid, it) in &mut watched {
+            self.clear(pid, it);
+            self.pace.pay();
+        }
+        self.watched = watched;
+    }
+
+    /// Begins a cycle of a process.
+    fn clear(&mut self, pid: i32, it: &mut Watched) {
+        let Some(ages) = &mut it.ages else { return };
+        match clear_touches(pid) {
+            Ok(()) => {
+                ages.begin_cycle();
+                "cleared-bits".clone_into(&mut self.run.age_source);
+            }
+            Err(error) => {
+                it.ages = None;
+                // Not the PID: the notes are in a table.
+                self.note(format!("ages of a process are unknown: clear_refs: {error}"));
+            }
         }
     }
 
@@ -267,14 +350,13 @@ impl<'a> Sampler<'a> {
     fn read(&mut self, pid: i32, mut it: Watched, facts: ProcessFacts, interval: u64) -> Watched {
         let window = it.ages.as_ref().and_then(|_| touches(pid).ok());
         it.resident_pages = window.map_or(facts.resident_pages, |window| window.resident_pages);
-        let mut is_over = false;
         if let (Some(ages), Some(window)) = (&mut it.ages, window) {
-            is_over = ages.turn(window);
+            ages.turn(window);
         }
         let elapsed = self.pace.elapsed();
         let added = facts.counters.since(it.counters);
         let resident = it.resident_pages;
-        self.encoder.push(IntervalRow {
+        self.parts.push(IntervalRow {
             run: self.run.run,
             host: self.run.host,
             process: Some(it.ids.process),
@@ -293,9 +375,6 @@ impl<'a> Sampler<'a> {
             stall_us: None,
             cpu_us: added.cpu_us,
         });
-        if is_over && clear_touches(pid).is_err() {
-            it.ages = None; // it is about to end
-        }
         Watched { counters: facts.counters, read_at: elapsed, ..it }
     }
 
@@ -303,7 +382,7 @@ impl<'a> Sampler<'a> {
         let (facts, elapsed) = (MachineFacts::now(), self.pace.elapsed());
         let (before, read_at) = self.machine;
         let added = facts.counters.since(before.counters);
-        self.encoder.push(IntervalRow {
+        self.parts.push(IntervalRow {
             run: self.run.run,
             host: self.run.host,
             interval,
@@ -321,30 +400,46 @@ impl<'a> Sampler<'a> {
         self.machine = (facts, elapsed);
     }
 
-    /// Reads a sample of the pages, and makes the tables.
-    fn finish(mut self) -> Result<Sampled, CaptureError> {
+    /// Reads so many pages at most. Where that fails, those that were read before stay.
+    fn read_pages(&mut self, pages_max: u64) {
         let ids = self.watched.iter().map(|(&pid, it)| (pid as u32, it.ids)).collect();
-        let key = (self.run.run, self.run.host);
-        let mut table = PageTable::new(key, self.salt, &self.pace, ids);
-        let pids: Vec<i32> =
-            self.pids.iter().copied().filter(|pid| self.watched.contains_key(pid)).collect();
-        let mut notes = Vec::new();
-        // A user who ends it waits no longer.
-        if !interrupt::noted() {
-            let plan = SamplePlan { pages_max: Some(self.pages_max()), seed: self.plan.seed };
-            let visited = visit(&pids, plan, |range, pages| table.add(range, pages))?;
-            (self.run.resident_pages, self.run.sampled_pages) = (visited.of_pages, visited.pages);
-            notes = visited.notes;
-        }
+        let mut table = PageTable::new((self.run.run, self.run.host), self.salt, &self.pace, ids);
+        let plan = SamplePlan { pages_max: Some(pages_max), seed: self.plan.seed };
+        let visited = visit(&self.there(), plan, |range, pages| table.add(range, pages));
         let (pages, savings) = table.finish();
-        notes.into_iter().for_each(|note| self.tell(note));
-        let processes = self.processes(&pids, &savings);
-        let mut run = self.run;
-        run.notes = self.notes[0].join("\n");
-        let notes = self.notes.concat();
-        run.seconds = self.pace.elapsed().as_secs_f64();
-        run.cpu_us = u64::try_from(cpu_time().as_micros()).unwrap_or(u64::MAX);
-        Ok(Sampled { run, intervals: self.encoder.finish(), pages, processes, notes })
+        match visited {
+            Ok(visited) => {
+                self.run.resident_pages = visited.of_pages;
+                self.run.sampled_pages = visited.pages;
+                self.parts.set_pages(pages);
+                self.savings = savings;
+                visited.notes.into_iter().for_each(|note| self.tell(note));
+            }
+            Err(error) => self.tell(format!("pages were not read: {error}")),
+        }
+    }
+
+    /// The last processes that are watched, the largest first.
+    fn there(&self) -> Vec<i32> {
+        self.pids.iter().copied().filter(|pid| self.watched.contains_key(pid)).collect()
+    }
+
+    fn save(&mut self) -> Result<(), FolderError> {
+        self.run.notes = self.notes[0].join("\n");
+        self.run.seconds = self.pace.elapsed().as_secs_f64();
+        self.run.cpu_us = u64::try_from(cpu_time().as_micros()).unwrap_or(u64::MAX);
+        self.parts.save(&self.run)
+    }
+
+    fn finish(mut self) -> Result<Sampled, SampleError> {
+        // A user who ends it waits no longer, and a process that ended has no pages.
+        if self.run.ended_by == "plan" {
+            self.read_pages(self.pages_max());
+        }
+        self.save()?;
+        let processes = self.processes();
+        let (files, notes) = (self.parts.files(), self.notes.concat());
+        Ok(Sampled { run: self.run, files, processes, notes })
     }
 
     /// As many pages as the share of one interval pays for.
@@ -353,14 +448,21 @@ impl<'a> Sampler<'a> {
         (pages as u64).clamp(UNIT_PAGES * UNITS_MIN, PAGES_MAX)
     }
 
-    fn processes(&self, pids: &[i32], savings: &HashMap<u64, [Saving; 3]>) -> Vec<SampledProcess> {
+    /// As many pages as the share has paid for and nothing has used.
+    fn pages_paid(&self) -> u64 {
+        let left = self.pace.elapsed().mul_f64(self.plan.share).saturating_sub(cpu_time());
+        let pages = left.as_secs_f64() / PAGE_TIME.as_secs_f64();
+        (pages as u64).clamp(UNIT_PAGES * UNITS_MIN, self.pages_max())
+    }
+
+    fn processes(&self) -> Vec<SampledProcess> {
         let mut all = <[Saving; 3]>::default();
-        for savings in savings.values() {
+        for savings in self.savings.values() {
             all.iter_mut().zip(savings).for_each(|(all, saving)| all.add(*saving));
         }
-        let one = |&pid: &i32| {
+        let one = |pid: i32| {
             let it = &self.watched[&pid];
-            let own = savings.get(&it.ids.process).copied();
+            let own = self.savings.get(&it.ids.process).copied();
             SampledProcess {
                 pid,
                 name: it.name.clone(),
@@ -372,7 +474,7 @@ impl<'a> Sampler<'a> {
                 savings: own.unwrap_or(all),
             }
         };
-        pids.iter().map(one).collect()
+        self.there().into_iter().map(one).collect()
     }
 
     fn note(&mut self, note: String) {

@@ -1,7 +1,7 @@
 //! Goal: `uzswap sample` predicts what `compare --pid` measures, within its budget. Its files hold
 //! nothing that names a process, and are whole or not there.
 //! Method: the real binary on stopped processes of a known workload, and killed, cut short and
-//! refused.
+//! refused. The test `fleet` has the full disk.
 //! Blind to: ages beyond a few intervals (unit tests have them), kernels without clear_refs.
 
 use std::fs;
@@ -186,46 +186,107 @@ fn a_sample_stays_within_its_budget() {
     assert_eq!((run.intervals, run.budget_percent), (3, 10.0));
 }
 
+/// Begins a sample that takes an hour, with a save at each reading after 200 ms.
+fn begin(lab: &Lab, heap: &Heap, out: &Path) -> Child {
+    let mut command = uzswap(lab);
+    command.args(["sample", "--pid", &heap.pid(), "--out", text(out), "--interval", "50ms"]);
+    command.args(["--for", "1h", "--budget", "100%", "--save-every", "200ms"]);
+    command.stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits until a sample has written more than so many intervals; its row.
+fn wait_for_intervals(out: &Path, more_than: u64) -> RunRow {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let paths = fs::read_dir(out).into_iter().flatten();
+        let is_run = |path: &PathBuf| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            name.starts_with("runs-")
+        };
+        let mut runs = paths.map(|entry| entry.unwrap().path()).filter(is_run);
+        let row = runs.next().and_then(|path| read::<RunRow>(&path).unwrap().pop());
+        if let Some(row) = row.filter(|row| row.intervals > more_than) {
+            return row;
+        }
+        assert!(Instant::now() < deadline, "no save");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
-fn a_killed_sample_leaves_nothing_and_an_ended_one_whole_files() {
+fn a_killed_sample_has_left_all_but_its_last_moment() {
     let (lab, heap) = (Lab::new(), Heap::build("4M", true));
     let out = lab.path("out");
-    let begin = || {
-        let child = uzswap(&lab)
-            .args(["sample", "--pid", &heap.pid(), "--out", text(&out), "--interval", "50ms"])
-            .args(["--for", "1h", "--budget", "100%"])
-            .stdout(Stdio::piped())
-            .spawn();
-        thread::sleep(Duration::from_millis(700));
-        child.unwrap()
-    };
-    let mut killed = begin();
+    let mut killed = begin(&lab, &heap, &out);
+    // Over a cycle, so that pages are read twice.
+    let saved = wait_for_intervals(&out, 20);
     killed.kill().unwrap();
     killed.wait().unwrap();
-    assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
-    let ended = begin();
-    send("-TERM", ended.id());
-    let shown = stdout_of_success(ended.wait_with_output().unwrap());
-    assert!(shown.contains("a signal ended it early"), "{shown}");
     let runs = rows::<RunRow>(&out);
-    assert!(runs[0].intervals >= 2, "{runs:?}");
-    assert_eq!(rows::<IntervalRow>(&out).len() as u64, 2 * runs[0].intervals);
-    assert!(rows::<PageRow>(&out).is_empty() && runs[0].notes.contains("signal"), "{runs:?}");
+    assert_eq!((runs.len(), runs[0].ended_by.as_str()), (1, "nothing"));
+    assert!(runs[0].intervals >= saved.intervals, "{runs:?}, {saved:?}");
+    let intervals = rows::<IntervalRow>(&out);
+    // A kill between two files leaves intervals that the row of the run does not tell of.
+    assert!(intervals.len() as u64 >= 2 * runs[0].intervals, "{runs:?}");
+    let numbers: Vec<u64> =
+        intervals.iter().filter(|row| row.process.is_none()).map(|row| row.interval).collect();
+    assert!(numbers.iter().copied().eq(0..numbers.len() as u64), "{numbers:?}");
+    let pages = rows::<PageRow>(&out).len() as u64;
+    assert!(pages > 500 && runs[0].sampled_pages > 500, "{pages} pages, {runs:?}");
+
+    // Another one removes a file that was half written, and no whole one.
+    let part = out.join(".runs-1.parquet.x.part");
+    fs::write(&part, "half").unwrap();
+    let files = fs::read_dir(&out).unwrap().count();
+    let ended = begin(&lab, &heap, &out);
+    thread::sleep(Duration::from_millis(700));
+    send("-TERM", ended.id());
+    stdout_of_success(ended.wait_with_output().unwrap());
+    assert!(!part.exists(), "{}", part.display());
+    assert_eq!(fs::read_dir(&out).unwrap().count(), files - 1 + 3);
+
+    let replay = |more: &[&str]| {
+        let mut command = uzswap(&lab);
+        command.args(["fleet", "replay", text(&out)]).args(more).output().unwrap().stdout
+    };
+    let document: Value = serde_json::from_slice(&replay(&["--json"])).unwrap();
+    assert_eq!((&document["machines"], &document["samples_without_end"]), (&2.into(), &1.into()));
+    let shown = String::from_utf8(replay(&[])).unwrap();
+    assert!(shown.contains("Nothing ended 1 sample"), "{shown}");
+}
+
+#[test]
+fn signals_end_a_sample_with_all_tables() {
+    let (lab, heap) = (Lab::new(), Heap::build("4M", true));
+    for signal in ["-TERM", "-INT"] {
+        let out = lab.path(signal);
+        let ended = begin(&lab, &heap, &out);
+        wait_for_intervals(&out, 1);
+        send(signal, ended.id());
+        let shown = stdout_of_success(ended.wait_with_output().unwrap());
+        assert!(shown.contains("a signal ended it early"), "{shown}");
+        let runs = rows::<RunRow>(&out);
+        assert_eq!((runs.len(), runs[0].ended_by.as_str()), (1, "signal"));
+        assert_eq!(rows::<IntervalRow>(&out).len() as u64, 2 * runs[0].intervals);
+        assert_eq!(rows::<PageRow>(&out).len() as u64, runs[0].sampled_pages);
+        assert!(runs[0].sampled_pages > 500 && runs[0].notes.contains("signal"), "{runs:?}");
+    }
 }
 
 #[test]
 fn a_process_that_ends_is_no_error_and_a_full_disk_is_one() {
     let lab = Lab::new();
     let out = lab.path("out");
-    let mut short = Command::new("sleep").arg("1").spawn().unwrap();
+    let mut short = Command::new("sleep").arg("2").spawn().unwrap();
     let mut command = uzswap(&lab);
     command.args(["sample", "--pid", &short.id().to_string(), "--out", text(&out)]);
-    command.args(["--interval", "300ms", "--for", "1m", "--json"]);
+    command.args(["--interval", "500ms", "--for", "1m", "--budget", "100%", "--json"]);
     let waits = thread::spawn(move || command.output().unwrap());
     short.wait().unwrap();
     let document = json(waits.join().unwrap());
     assert!(document["notes"].to_string().contains("its target ended early"), "{document}");
-    assert!(rows::<RunRow>(&out)[0].intervals < 4);
+    let run = &rows::<RunRow>(&out)[0];
+    assert!(run.intervals < 5 && run.ended_by == "target", "{run:?}");
 
     // Files of half a KiB at most.
     let (full, heap) = (lab.path("full"), Heap::build("4M", true));
@@ -235,7 +296,7 @@ fn a_process_that_ends_is_no_error_and_a_full_disk_is_one() {
     shell.args(["-c", script, env!("CARGO_BIN_EXE_uzswap"), "sample", "--pid", &heap.pid()]);
     shell.args(["--out", text(&full), "--interval", "100ms", "--intervals", "1"]);
     let output = shell.args(["--budget", "100%"]).output().unwrap();
-    expect_error(&output, 3, &["cannot write", "full/pages-", "os error 27", "nothing was kept"]);
+    expect_error(&output, 3, &["cannot write", "full/pages-", "os error 27", "before stay"]);
     assert_eq!(fs::read_dir(&full).unwrap().count(), 0, "half a file");
 }
 

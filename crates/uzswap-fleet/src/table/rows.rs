@@ -37,7 +37,7 @@ macro_rules! table {
 }
 
 table! {
-    /// A sample that was taken: one row, in the file that is written last.
+    /// A sample: one row, which is written anew at each save.
     RunRow in "runs" {
         /// The sample.
         run: u64,
@@ -47,15 +47,17 @@ table! {
         version: String,
         /// When it began.
         started_at: Micros,
+        /// What ended it: `plan`, `signal`, `target`; `nothing` while it goes on, or was killed.
+        ended_by: String,
         /// `system`, `process` or `tree`.
         target: String,
         /// Time between two readings that was asked for, in seconds.
         interval_seconds: f64,
-        /// Readings after the first.
+        /// Readings after the first, up to the last save.
         intervals: u64,
-        /// Time that it took, with the pages, in seconds.
+        /// Time that it took up to there, with the pages, in seconds.
         seconds: f64,
-        /// Processor time that it took, in microseconds.
+        /// Processor time that it took up to there, in microseconds.
         cpu_us: u64,
         /// The most processor time that it may take, in percent of one processor.
         budget_percent: f64,

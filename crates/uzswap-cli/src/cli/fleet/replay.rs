@@ -18,7 +18,7 @@ use crate::report::Schema;
 use crate::report::format::{counted, listed, thousands, trimmed, wrapped};
 use uzswap_fleet::folder::{samples, write};
 use uzswap_fleet::table::{ReplayRow, encode};
-use uzswap_fleet::{Lengths, Parameters, Tried, tune};
+use uzswap_fleet::{Lengths, Parameters, Tried, Tuned, tune};
 use uzswap_sys::interrupt;
 
 /// What `uzswap fleet replay` is asked for.
@@ -87,6 +87,7 @@ fn parse_slo(text: &str) -> Result<u64, String> {
 #[derive(Debug, Serialize)]
 struct Report {
     machines: u64,
+    samples_without_end: u64,
     compressor: &'static str,
     slo_ppm: u64,
     settings: Vec<Setting>,
@@ -118,16 +119,16 @@ impl Replay {
         let settings = self.settings();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let bar = bar(files.len() as u64, "{elapsed:>4} [{bar:30}] {pos}/{len} machines");
-        let tried = tune(&files, &settings, self.threads.unwrap_or(threads), |done| {
+        let tuned = tune(&files, &settings, self.threads.unwrap_or(threads), |done| {
             bar.set_position(done as u64);
             interrupt::end_if_noted(); // nothing was written yet
         });
         bar.finish_and_clear();
-        let tried = tried.map_err(failure)?;
+        let tuned = tuned.map_err(failure)?;
         if let Some(path) = &self.out {
-            write_rows(path, &tried)?;
+            write_rows(path, &tuned.settings)?;
         }
-        let report = Report::new(&tried, files.len() as u64, self.compressor, self.slo);
+        let report = Report::new(&tuned, files.len() as u64, self.compressor, self.slo);
         output.print(Schema::FleetReplay, &report, || report.text())?;
         report.verdict()
     }
@@ -155,9 +156,10 @@ fn write_rows(path: &Path, tried: &[Tried]) -> Result<(), Failure> {
 }
 
 impl Report {
-    fn new(tried: &[Tried], machines: u64, lengths: Lengths, slo_ppm: u64) -> Report {
-        let settings = tried.iter().map(Setting::new).collect();
-        Report { machines, compressor: lengths.name(), slo_ppm, settings }
+    fn new(tuned: &Tuned, machines: u64, lengths: Lengths, slo_ppm: u64) -> Report {
+        let settings = tuned.settings.iter().map(Setting::new).collect();
+        let (compressor, samples_without_end) = (lengths.name(), tuned.samples_without_end);
+        Report { machines, samples_without_end, compressor, slo_ppm, settings }
     }
 
     /// The failed check where no setting is within the objective.
@@ -213,7 +215,14 @@ impl Report {
              MACHINES: those that meet it, of {}.",
             thousands(self.machines)
         );
-        let verdict = wrapped("", "", &format!("{machines}. {verdict}"));
+        let without_end = match self.samples_without_end {
+            0 => String::new(),
+            count => format!(
+                " Nothing ended {} (killed, or it goes on): what was written counts.",
+                counted(count as usize, "sample")
+            ),
+        };
+        let verdict = wrapped("", "", &format!("{machines}.{without_end} {verdict}"));
         format!("{verdict}\n{}\n\n{}", trimmed(&table).trim_end(), wrapped("", "", &legend))
     }
 }

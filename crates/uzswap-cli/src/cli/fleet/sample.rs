@@ -15,10 +15,9 @@ use super::{failure, hex};
 use crate::human_size::human_size;
 use crate::report::Schema;
 use crate::report::format::{counted, listed, share, thousands, trimmed, wrapped};
-use crate::sampler::{Plan, Salt, Sampled, SampledProcess, Target, take};
+use crate::sampler::{Plan, Salt, SampleError, Sampled, SampledProcess, Target, take};
 use uzswap::page::PAGE_SIZE;
-use uzswap_fleet::folder::{file_name, prepare, write};
-use uzswap_fleet::table::{IntervalRow, PageRow, RunRow, encode};
+use uzswap_fleet::folder::prepare;
 use uzswap_sys::escape::one_line;
 use uzswap_sys::interrupt;
 
@@ -28,13 +27,13 @@ const LISTED_MAX: usize = 10;
 /// What `uzswap sample` is asked for.
 ///
 /// Writes three tables to DIR: pages, intervals and runs. They have hashes and counts: no contents,
-/// names, PIDs or addresses. Clearing accessed bits makes pages look colder to the kernel's reclaim
+/// names, PIDs or addresses. A command that is killed leaves all but its last minutes. Clearing accessed bits makes pages look colder to the kernel's reclaim
 /// for a moment. docs/how-to/sample-a-fleet.md says more.
 #[derive(Debug, clap::Args)]
 #[command(
     allow_negative_numbers = true,
-    after_help = "Ctrl-C or SIGTERM ends it early: what was read is written. \
-                  Exit code: 0 done, 3 if the machine refuses, as with a full disk."
+    after_help = "Ctrl-C or SIGTERM ends it early, with all tables. Exit code: 0 done, 3 if the \
+                  machine refuses: at a full disk it ends, and files written before stay."
 )]
 pub(in super::super) struct Sample {
     /// Folder for the tables; one may hold those of many machines
@@ -64,6 +63,9 @@ pub(in super::super) struct Sample {
     /// Most processor time, in percent of one processor
     #[arg(long, value_name = "PERCENT", value_parser = parse_budget, default_value = "1%")]
     budget: f64,
+    /// Time between two saves: a killed command loses no more, and its last interval
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "5m")]
+    save_every: Duration,
     /// Seed of the choice of pages
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -135,11 +137,12 @@ impl Sample {
             Failure::of(is_machine, error)
         })?;
         let bar = bar(plan.intervals, "{elapsed:>4} [{bar:30}] {pos}/{len} intervals");
-        let sampled = take(&plan, &salt, |done| bar.set_position(done));
+        let sampled = take(&plan, &salt, &self.out, |done| bar.set_position(done));
         bar.finish_and_clear();
-        let sampled = sampled.map_err(capture::failure)?;
-        let files = self.written(&sampled)?;
-        let report = Report::new(&sampled, files);
+        let report = Report::new(&sampled.map_err(|error| match error {
+            SampleError::Target(error) => capture::failure(error),
+            SampleError::Write(error) => failure(error),
+        })?);
         output.print(Schema::Sample, &report, || report.text())
     }
 
@@ -157,22 +160,8 @@ impl Sample {
             (_, Some(pid)) => Target::Tree(pid),
             (None, None) => Target::System,
         };
-        let (interval, share, seed) = (self.interval, self.budget, self.seed);
-        Ok(Plan { target, interval, intervals, share, seed })
-    }
-
-    /// Writes the tables, that of the run last: where it is there, all are.
-    fn written(&self, sampled: &Sampled) -> Result<Vec<String>, Failure> {
-        let run = sampled.run.run;
-        let files = [
-            (file_name::<PageRow>(run), &sampled.pages),
-            (file_name::<IntervalRow>(run), &sampled.intervals),
-            (file_name::<RunRow>(run), &encode([sampled.run.clone()])),
-        ];
-        for (name, bytes) in &files {
-            write(&self.out.join(name), bytes).map_err(failure)?;
-        }
-        Ok(files.map(|(name, _)| self.out.join(name).display().to_string()).into())
+        let (interval, save_every) = (self.interval, self.save_every);
+        Ok(Plan { target, interval, intervals, save_every, share: self.budget, seed: self.seed })
     }
 }
 
@@ -193,14 +182,14 @@ impl SavedBytes {
 }
 
 impl Report {
-    fn new(sampled: &Sampled, files: Vec<String>) -> Report {
+    fn new(sampled: &Sampled) -> Report {
         let run = &sampled.run;
         let processes: Vec<Process> = sampled.processes.iter().map(Process::new).collect();
         let saved = processes.iter().map(|process| process.saved_bytes);
         Report {
             run: hex(run.run),
             host: hex(run.host),
-            files,
+            files: sampled.files.iter().map(|path| path.display().to_string()).collect(),
             seconds: run.seconds,
             intervals: run.intervals,
             interval_seconds: run.interval_seconds,

@@ -11,7 +11,7 @@ use super::super::json::JsonOutput;
 use super::failure;
 use crate::report::Schema;
 use crate::report::format::thousands;
-use uzswap_fleet::folder::{FolderError, file_name, prepare, read, samples, write};
+use uzswap_fleet::folder::{FolderError, file_name, prepare, samples, write};
 use uzswap_fleet::simulate::{Simulated, Source};
 use uzswap_fleet::table::{IntervalRow, PageRow, RunRow, encode};
 use uzswap_sys::interrupt;
@@ -87,17 +87,17 @@ impl Simulate {
     fn source(&self) -> Result<Source, FolderError> {
         let mut source = Source::default();
         for files in samples(&self.folder)? {
-            let pages = files.pages.as_deref().map_or(Ok(Vec::new()), read::<PageRow>)?;
-            source.add(read(&files.intervals)?, pages);
+            let (intervals, pages) = files.rows()?;
+            source.add(intervals, pages);
         }
         Ok(source)
     }
 
     fn write(&self, machine: Simulated) -> Result<(), FolderError> {
         let run = machine.run.run;
-        write(&self.out.join(file_name::<PageRow>(run)), &encode(machine.pages))?;
-        write(&self.out.join(file_name::<IntervalRow>(run)), &encode(machine.intervals))?;
-        write(&self.out.join(file_name::<RunRow>(run)), &encode([machine.run]))
+        write(&self.out.join(file_name::<PageRow>(run, 0)), &encode(machine.pages))?;
+        write(&self.out.join(file_name::<IntervalRow>(run, 0)), &encode(machine.intervals))?;
+        write(&self.out.join(file_name::<RunRow>(run, 0)), &encode([machine.run]))
     }
 }
 
