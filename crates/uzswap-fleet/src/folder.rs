@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use crate::table::{IntervalRow, NotATable, PageRow, RunRow, Table, decode};
 
-/// The largest file that is read: a month of minutes of 300 processes has a fourth of it.
+/// The largest file that is read. A part of a sample has a MiB.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 const SUFFIX: &str = ".parquet";
@@ -153,7 +153,11 @@ pub fn read<T: Table>(path: &Path) -> Result<Vec<T>, FolderError> {
         return Err(not_a_table(NotATable("it is not a regular file".to_owned())));
     }
     if metadata.len() > FILE_BYTES_MAX {
-        return Err(not_a_table(NotATable(format!("it has over {FILE_BYTES_MAX} bytes"))));
+        return Err(not_a_table(NotATable(format!(
+            "it has {} MiB, over the {} MiB that are read",
+            metadata.len() >> 20,
+            FILE_BYTES_MAX >> 20
+        ))));
     }
     decode(fs::read(path).map_err(failed)?).map_err(not_a_table)
 }
@@ -268,5 +272,12 @@ mod tests {
         let error = write(&below, b"x").unwrap_err();
         assert!(error.to_string().contains("below: Not a directory (os error 20)"), "{error}");
         assert!(matches!(samples(folder.path()), Err(FolderError::Empty { .. })));
+
+        let huge = folder.path().join("huge.parquet");
+        File::create(&huge).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
+        let error = read::<RunRow>(&huge).unwrap_err().to_string();
+        assert!(
+            error.contains("huge.parquet is not a table 'runs' of uzswap: it has 1024 MiB, over")
+        );
     }
 }

@@ -1,5 +1,7 @@
 //! The types that columns have, and how their values go into a column of a file and back.
 
+use std::cell::Cell;
+
 use parquet::basic::Type as Physical;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
@@ -38,7 +40,29 @@ pub(crate) trait Field: Sized {
         Self: 'a;
 
     /// As many values as rows; or why there are not.
-    fn read(column: ColumnReader, rows: usize) -> Result<Vec<Self>, String>;
+    fn read(column: ColumnReader, rows: usize, budget: &Budget) -> Result<Vec<Self>, String>;
+}
+
+/// The memory that a file may still take.
+#[derive(Debug)]
+pub(super) struct Budget {
+    most: usize,
+    left: Cell<usize>,
+}
+
+impl Budget {
+    pub(super) fn new(most: usize) -> Budget {
+        Budget { most, left: Cell::new(most) }
+    }
+
+    /// Takes so many times so many bytes; or says that they are too many.
+    pub(super) fn take(&self, count: usize, bytes: usize) -> Result<(), String> {
+        let left = count.checked_mul(bytes).and_then(|bytes| self.left.get().checked_sub(bytes));
+        self.left.set(
+            left.ok_or_else(|| format!("its rows take over {} MiB of memory", self.most >> 20))?,
+        );
+        Ok(())
+    }
 }
 
 /// A moment: microseconds since 1970, in UTC.
@@ -56,11 +80,12 @@ struct Leveled<T> {
 fn decode<T: DataType>(
     mut reader: ColumnReaderImpl<T>,
     rows: usize,
+    budget: &Budget,
 ) -> Result<Leveled<T::T>, String> {
     let mut all = Leveled { definitions: Vec::new(), repetitions: Vec::new(), values: Vec::new() };
     let mut read = 0;
     while read < rows {
-        let (records, _, _) = reader
+        let (records, values, levels) = reader
             .read_records(
                 BATCH_ROWS.min(rows - read),
                 Some(&mut all.definitions),
@@ -71,6 +96,8 @@ fn decode<T: DataType>(
         if records == 0 {
             return Err(format!("it ends after {read} of {rows} rows"));
         }
+        budget.take(values, size_of::<T::T>())?;
+        budget.take(levels, 2 * size_of::<i16>())?;
         read += records;
     }
     Ok(all)
@@ -110,8 +137,8 @@ impl Field for u64 {
         column.typed::<Int64Type>().write_batch(&values, None, None).map(drop)
     }
 
-    fn read(column: ColumnReader, rows: usize) -> Result<Vec<u64>, String> {
-        let read = decode(reader!(column, Int64ColumnReader), rows)?;
+    fn read(column: ColumnReader, rows: usize, budget: &Budget) -> Result<Vec<u64>, String> {
+        let read = decode(reader!(column, Int64ColumnReader), rows, budget)?;
         exactly(read.values.into_iter().map(i64::cast_unsigned).collect(), rows)
     }
 }
@@ -136,8 +163,12 @@ impl Field for Option<u64> {
         column.typed::<Int64Type>().write_batch(&there, Some(&levels), None).map(drop)
     }
 
-    fn read(column: ColumnReader, rows: usize) -> Result<Vec<Option<u64>>, String> {
-        let read = decode(reader!(column, Int64ColumnReader), rows)?;
+    fn read(
+        column: ColumnReader,
+        rows: usize,
+        budget: &Budget,
+    ) -> Result<Vec<Option<u64>>, String> {
+        let read = decode(reader!(column, Int64ColumnReader), rows, budget)?;
         let mut there = read.values.into_iter();
         let value = |level| match level {
             1 => there.next().map(|value| Some(value.cast_unsigned())),
@@ -176,8 +207,8 @@ impl Field for Vec<u64> {
         column.write_batch(&elements, Some(&definitions), Some(&repetitions)).map(drop)
     }
 
-    fn read(column: ColumnReader, rows: usize) -> Result<Vec<Vec<u64>>, String> {
-        let read = decode(reader!(column, Int64ColumnReader), rows)?;
+    fn read(column: ColumnReader, rows: usize, budget: &Budget) -> Result<Vec<Vec<u64>>, String> {
+        let read = decode(reader!(column, Int64ColumnReader), rows, budget)?;
         let mut elements = read.values.into_iter();
         let mut lists: Vec<Vec<u64>> = Vec::new();
         for (definition, repetition) in read.definitions.into_iter().zip(read.repetitions) {
@@ -187,6 +218,7 @@ impl Field for Vec<u64> {
             if definition == 1 {
                 let element = elements.next().ok_or("it has fewer elements than it says")?;
                 let list = lists.last_mut().ok_or("its first list begins in the middle")?;
+                budget.take(1, size_of::<u64>())?;
                 list.push(element.cast_unsigned());
                 if list.len() > LIST_MAX {
                     return Err(format!("a list has more than {LIST_MAX} elements"));
@@ -214,8 +246,8 @@ impl Field for f64 {
         column.typed::<DoubleType>().write_batch(&values, None, None).map(drop)
     }
 
-    fn read(column: ColumnReader, rows: usize) -> Result<Vec<f64>, String> {
-        exactly(decode(reader!(column, DoubleColumnReader), rows)?.values, rows)
+    fn read(column: ColumnReader, rows: usize, budget: &Budget) -> Result<Vec<f64>, String> {
+        exactly(decode(reader!(column, DoubleColumnReader), rows, budget)?.values, rows)
     }
 }
 
@@ -236,8 +268,8 @@ impl Field for bool {
         column.typed::<BoolType>().write_batch(&values, None, None).map(drop)
     }
 
-    fn read(column: ColumnReader, rows: usize) -> Result<Vec<bool>, String> {
-        exactly(decode(reader!(column, BoolColumnReader), rows)?.values, rows)
+    fn read(column: ColumnReader, rows: usize, budget: &Budget) -> Result<Vec<bool>, String> {
+        exactly(decode(reader!(column, BoolColumnReader), rows, budget)?.values, rows)
     }
 }
 
@@ -258,10 +290,14 @@ impl Field for String {
         column.typed::<ByteArrayType>().write_batch(&values, None, None).map(drop)
     }
 
-    fn read(column: ColumnReader, rows: usize) -> Result<Vec<String>, String> {
-        let read = decode(reader!(column, ByteArrayColumnReader), rows)?;
-        let text = |bytes: ByteArray| String::from_utf8_lossy(bytes.data()).into_owned();
-        exactly(read.values.into_iter().map(text).collect(), rows)
+    fn read(column: ColumnReader, rows: usize, budget: &Budget) -> Result<Vec<String>, String> {
+        let read = decode(reader!(column, ByteArrayColumnReader), rows, budget)?;
+        let text = |bytes: ByteArray| {
+            // A short text may stand in each row, and another byte may become three.
+            budget.take(bytes.len(), 3)?;
+            Ok(String::from_utf8_lossy(bytes.data()).into_owned())
+        };
+        exactly(read.values.into_iter().map(text).collect::<Result<_, String>>()?, rows)
     }
 }
 
@@ -280,8 +316,8 @@ impl Field for Micros {
         column.typed::<Int64Type>().write_batch(&values, None, None).map(drop)
     }
 
-    fn read(column: ColumnReader, rows: usize) -> Result<Vec<Micros>, String> {
-        let read = decode(reader!(column, Int64ColumnReader), rows)?;
+    fn read(column: ColumnReader, rows: usize, budget: &Budget) -> Result<Vec<Micros>, String> {
+        let read = decode(reader!(column, Int64ColumnReader), rows, budget)?;
         exactly(read.values.into_iter().map(Micros).collect(), rows)
     }
 }

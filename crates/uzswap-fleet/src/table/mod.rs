@@ -7,7 +7,7 @@
 //! ```
 //!
 //! - L1: decoding gives the rows that were encoded, or an error. Hostile bytes never cause a panic.
-//!   They never take more than [`ROWS_MAX`] rows and [`LIST_MAX`] elements a list.
+//!   They never take more than [`DECODED_BYTES_MAX`] of memory, whatever sizes they declare.
 
 mod column;
 mod pages;
@@ -22,8 +22,8 @@ use bytes::Bytes;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::errors::Result as ParquetResult;
+use parquet::file::metadata::{ParquetMetaDataReader, RowGroupMetaData};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use parquet::file::writer::{
     SerializedColumnWriter, SerializedFileWriter, SerializedRowGroupWriter,
 };
@@ -33,14 +33,18 @@ use thiserror::Error;
 pub use column::{ColumnType, LIST_MAX, Micros};
 pub use rows::{IntervalRow, PageRow, ReplayRow, RunRow};
 
-use column::Field;
+use column::{Budget, Field};
 use pages::BoundedPages;
 
 /// Rows of a row group: what an encoder holds until it compresses them.
 const GROUP_ROWS: usize = 1 << 16;
 
-/// The most rows of a file that is read: 300 processes for a month of minutes.
-pub const ROWS_MAX: usize = 1 << 24;
+/// The most memory for the rows of a file that is read, and for its columns on the way: two million
+/// intervals. A part of a sample has some 16,384.
+pub const DECODED_BYTES_MAX: usize = 1 << 30;
+
+/// The most bytes of a file's footer: that of 500 row groups.
+const FOOTER_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes that are no table, or a table with other columns.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -80,8 +84,10 @@ impl Group<'_> {
 /// A row group that is read.
 #[expect(missing_debug_implementations, reason = "parquet's reader has none")]
 pub struct GroupReader<'a> {
-    group: &'a dyn RowGroupReader,
+    file: &'a Bytes,
+    group: &'a RowGroupMetaData,
     rows: usize,
+    budget: &'a Budget,
 }
 
 impl GroupReader<'_> {
@@ -91,7 +97,7 @@ impl GroupReader<'_> {
 
     fn column<T: Field>(&self, name: &str) -> Result<Vec<T>, NotATable> {
         let wrong = |reason: String| NotATable(format!("column {name}: {reason}"));
-        let schema = self.group.metadata().schema_descr();
+        let schema = self.group.schema_descr();
         let is_it = |leaf: &usize| {
             schema.column(*leaf).path().parts().first().is_some_and(|part| part == name)
         };
@@ -107,10 +113,9 @@ impl GroupReader<'_> {
         }
         let most =
             if expected.levels.1 > 0 { self.rows.saturating_mul(LIST_MAX) } else { self.rows };
-        let inner =
-            self.group.get_column_page_reader(leaf).map_err(|error| wrong(error.to_string()))?;
-        let pages = Box::new(BoundedPages::new(inner, most));
-        T::read(typed(expected, about, pages), self.rows).map_err(wrong)
+        let pages = BoundedPages::new(self.file.clone(), self.group.column(leaf), most);
+        let pages = Box::new(pages.map_err(|error| wrong(error.to_string()))?);
+        T::read(typed(expected, about, pages), self.rows, self.budget).map_err(wrong)
     }
 }
 
@@ -214,7 +219,8 @@ pub fn is_decoding() -> bool {
 pub fn decode<T: Table>(file: Vec<u8>) -> Result<Vec<T>, NotATable> {
     IS_DECODING.set(true);
     // The reader is made for files of friends: on some damaged ones it panics.
-    let rows = catch_unwind(AssertUnwindSafe(|| decode_sound(file)));
+    let rows =
+        catch_unwind(AssertUnwindSafe(|| decode_sound(file, &Budget::new(DECODED_BYTES_MAX))));
     IS_DECODING.set(false);
     rows.unwrap_or_else(|panic| Err(NotATable(format!("it is damaged: {}", words(&*panic)))))
 }
@@ -224,18 +230,22 @@ fn words(panic: &(dyn Any + Send)) -> String {
     text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("its reader gave up").to_owned()
 }
 
-fn decode_sound<T: Table>(file: Vec<u8>) -> Result<Vec<T>, NotATable> {
+fn decode_sound<T: Table>(file: Vec<u8>, budget: &Budget) -> Result<Vec<T>, NotATable> {
     let failed = |error: parquet::errors::ParquetError| NotATable(error.to_string());
-    let reader = SerializedFileReader::new(Bytes::from(file)).map_err(failed)?;
+    // The last eight bytes: the length of the footer, and PAR1.
+    let footer = file.last_chunk::<8>().and_then(|tail| tail.first_chunk::<4>());
+    let footer = footer.map_or(0, |length| u32::from_le_bytes(*length) as usize);
+    if footer > FOOTER_BYTES_MAX {
+        return Err(NotATable(format!("its footer has over {FOOTER_BYTES_MAX} bytes")));
+    }
+    let file = Bytes::from(file);
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&file).map_err(failed)?;
     let mut rows = Vec::new();
-    for number in 0..reader.num_row_groups() {
-        let group = reader.get_row_group(number).map_err(failed)?;
-        let declared = group.metadata().num_rows();
-        let count = usize::try_from(declared).unwrap_or(usize::MAX);
-        if count > ROWS_MAX - rows.len() {
-            return Err(NotATable(format!("it says that it has over {ROWS_MAX} rows")));
-        }
-        rows.append(&mut T::read(&GroupReader { group: &*group, rows: count })?);
+    for group in metadata.row_groups() {
+        let count = usize::try_from(group.num_rows()).unwrap_or(usize::MAX);
+        budget.take(count, size_of::<T>()).map_err(NotATable)?;
+        let group = GroupReader { file: &file, group, rows: count, budget };
+        rows.append(&mut T::read(&group)?);
     }
     Ok(rows)
 }
