@@ -202,7 +202,7 @@ impl Report {
                 ("PERCENTILE", &|it| it.threshold_percentile.to_string()),
                 ("WARM-UP", &|it| format!("{} s", it.warm_up_seconds)),
                 ("COVERAGE", &|it| format!("{:.1}%", it.coverage * 100.0)),
-                ("P98/MIN", &|it| format!("{:.3}%", percent(it.p98_promotion_ppm))),
+                ("P98/MIN", &|it| rate(it.p98_promotion_ppm)),
                 ("SLO", &|it| if it.within_slo { "met" } else { "missed" }.to_owned()),
                 ("MACHINES", &|it| format!("{}", it.machines_within_slo)),
                 ("CPU", &|it| format!("{:.3}%", it.cpu_percent)),
@@ -229,6 +229,12 @@ impl Report {
 
 fn percent(ppm: u64) -> f64 {
     ppm as f64 / 1e4
+}
+
+/// A rate for a column of the table: a high one has no decimals.
+fn rate(ppm: u64) -> String {
+    let decimals = if ppm < 1_000_000 { 3 } else { 0 };
+    format!("{:.decimals$}%", percent(ppm))
 }
 
 impl Setting {
