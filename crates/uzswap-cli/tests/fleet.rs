@@ -56,8 +56,11 @@ fn machines(lab: &Lab, count: &str) {
 
 fn replay(lab: &Lab, more: &[&str]) -> Output {
     let fleet = lab.path("fleet");
-    uzswap(lab, &[&["fleet", "replay", text(&fleet), "--warm-up", "0,100ms"], more].concat())
+    uzswap(lab, &[&["fleet", "replay", text(&fleet)], more].concat())
 }
+
+/// Four settings, within the objective where any is.
+const GRID: [&str; 2] = ["--params", "threshold-percentile=90,98,90,warm-up=0,1s,slo=100%"];
 
 fn replays() {
     let lab = Lab::new();
@@ -66,8 +69,8 @@ fn replays() {
         .into_iter()
         .map(|threads| {
             let out = lab.path(threads);
-            let grid = ["--threshold-percentile", "90,98,90", "--threads", threads];
-            let all = [&grid[..], &["--slo", "100%", "--out", text(&out), "--json"]].concat();
+            let rest = ["--threads", threads, "--out", text(&out), "--json"];
+            let all = [&GRID[..], &rest].concat();
             let output = replay(&lab, &all);
             let document: Value = serde_json::from_slice(&output.stdout).unwrap();
             json_schema::check(&document, "uzswap-fleet-replay/1");
@@ -85,7 +88,7 @@ fn replays() {
     assert!(rows.iter().filter(|row| row.host.is_none()).count() == 4);
     assert!(rows.iter().any(|row| row.active_intervals > 0), "{rows:?}");
 
-    let output = replay(&lab, &[]);
+    let output = replay(&lab, &["--params", "warm-up=0s"]);
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(shown.lines().all(|line| line.len() <= 80), "{shown}");
     assert!(shown.starts_with("12 machines. Use ") && shown.contains("P98/MIN"), "{shown}");
@@ -128,10 +131,10 @@ fn refused() {
     for (arguments, words) in [
         (&["replay", text(&empty)][..], "has no file intervals-*.parquet"),
         (&["replay", text(&none)], "No such file or directory (os error 2)"),
-        (&["replay", text(&empty), "--threshold-percentile", "101"], "101"),
-        (&["replay", text(&empty), "--warm-up", "5"], "expected a time"),
-        (&["replay", text(&empty), "--slo", "x"], "such as 0.2%"),
-        (&["replay", text(&empty), "--compressor", "gzip"], "lz4, lzo-rle"),
+        (&["replay", text(&empty), "--params", "threshold-percentile=101"], "0 to 100"),
+        (&["replay", text(&empty), "--params", "warm-up=5"], "expected a time"),
+        (&["replay", text(&empty), "--params", "slo=x"], "such as 0.2%"),
+        (&["replay", text(&empty), "--params", "compressor=gzip"], "lz4, lzo-rle"),
         (&["simulate", text(&empty), "--out", text(&none)], "has no file intervals-*.parquet"),
     ] {
         expect_error(&uzswap(&lab, &[&["fleet"], arguments].concat()), 2, &[words]);
@@ -171,7 +174,7 @@ fn sql() {
     let lab = Lab::new();
     machines(&lab, "6");
     let out = lab.path("fleet/replays.parquet");
-    replay(&lab, &["--slo", "100%", "--out", text(&out)]);
+    replay(&lab, &[&GRID[..], &["--out", text(&out)]].concat());
     let queries = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/how-to/fleet");
     let program = "import duckdb, sys\n\
                    print(len(duckdb.sql(open(sys.argv[1]).read()).fetchall()))";

@@ -1,5 +1,5 @@
 -- What does each setting save, and at which price? Those within the objective come first.
--- After: uzswap fleet replay fleet --threshold-percentile 90,95,98 --warm-up 0,5m,10m \
+-- After: uzswap fleet replay fleet --params threshold-percentile=90,95,98,warm-up=0s,5m,10m \
 --            --out fleet/replays.parquet
 SELECT
     threshold_percentile,

@@ -13,8 +13,8 @@ use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::serialized_reader::SerializedPageReader;
 
-/// The most bytes of a page, decompressed. Writers end a page at 1 MiB (parquet, Arrow), or at a row
-/// group of 122,880 rows (DuckDB).
+/// The most bytes of a page, decompressed. Writers end a page at 1 MiB (parquet, Arrow), or at a
+/// row group of 122,880 rows (DuckDB).
 const PAGE_BYTES_MAX: u64 = 1 << 24;
 
 /// The pages of a column with at most so many values.
@@ -117,7 +117,7 @@ impl ChunkReader for CheckedPages {
     }
 }
 
-/// The size of a page by its header: of Thrift's compact protocol the fields 1, its type, and 2, its
+/// The size of a page by its header: of Thrift's compact protocol fields 1, its type, and 2, its
 /// size decompressed, both of 32 bits.
 fn page_bytes(header: &[u8]) -> Option<u64> {
     const NEXT_FIELD_I32: u8 = 0x15;

@@ -1,5 +1,6 @@
 //! Commands for many machines: `uzswap sample` and `uzswap fleet`.
 
+mod params;
 mod replay;
 pub(super) mod sample;
 mod simulate;

@@ -1,31 +1,33 @@
 //! `uzswap fleet replay`: settings of the controller over all sampled machines.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
 use super::super::Failure;
-use super::super::args::distinct;
 use super::super::corpus::bar;
 use super::super::json::JsonOutput;
-use super::super::live::parse_time;
+use super::params::Params;
 use super::{failure, hex};
 use crate::human_size::human_size;
 use crate::report::Schema;
 use crate::report::format::{counted, listed, thousands, trimmed, wrapped};
 use uzswap_fleet::folder::{samples, write};
 use uzswap_fleet::table::{ReplayRow, encode};
-use uzswap_fleet::{Lengths, Parameters, Tried, Tuned, tune};
+use uzswap_fleet::{Lengths, Tried, Tuned, tune};
 use uzswap_sys::interrupt;
+
+/// The parameters of Google's paper before they were tuned.
+pub(super) const PARAMS: &str = "threshold-percentile=98,warm-up=10m,slo=0.2%,compressor=lz4";
 
 /// What `uzswap fleet replay` is asked for.
 ///
 /// The controller is that of Google's paper of 2019: for each process and interval, pages are
-/// compressed from the smallest age on whose promotions are within the objective. Give several
-/// values to try all combinations; the best comes first.
+/// compressed from the smallest age on whose promotions are within the objective. Several values of
+/// threshold-percentile and warm-up are tried in all combinations; the best comes first. Nothing is
+/// drawn: the result depends on the files and parameters alone.
 #[derive(Debug, clap::Args)]
 #[command(
     allow_negative_numbers = true,
@@ -36,20 +38,11 @@ pub(in super::super) struct Replay {
     /// Folder with the files that `uzswap sample` wrote
     #[arg(value_name = "DIR")]
     folder: PathBuf,
-    /// Percentile of past best ages that is kept, 0 to 100
-    #[arg(long, value_name = "PERCENTILES", value_delimiter = ',', default_values_t = [98],
-          value_parser = RangedU64ValueParser::<u8>::new().range(0..=100))]
-    threshold_percentile: Vec<u8>,
-    /// Time of each process in which nothing is compressed: 0s, 5m
-    #[arg(long, value_name = "TIMES", value_delimiter = ',', default_value = "10m",
-          value_parser = parse_warm_up)]
-    warm_up: Vec<Duration>,
-    /// Promotions that are allowed, in percent of the working set a minute
-    #[arg(long, value_name = "PERCENT", default_value = "0.2%", value_parser = parse_slo)]
-    slo: u64,
-    /// Compressor: lz4, lzo-rle or zstd
-    #[arg(long, value_name = "NAME", default_value_t)]
-    compressor: Lengths,
+    /// Parameters of the controller, NAME=VALUE,...: threshold-percentile is that of past best
+    /// ages; in its warm-up nothing of a process is compressed; slo is the promotions that are
+    /// allowed, in percent of the working set a minute; compressor is lz4, lzo-rle or zstd
+    #[arg(long, value_name = "PARAMS", default_value = PARAMS, value_parser = Params::parse)]
+    params: Params,
     /// Threads [default: one for each processor]
     #[arg(
         long, value_name = "N",
@@ -62,25 +55,6 @@ pub(in super::super) struct Replay {
     /// Print one JSON document instead; with =FILE, write it there beside the text
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     json: Option<Option<PathBuf>>,
-}
-
-/// A time, which may be 0.
-fn parse_warm_up(text: &str) -> Result<Duration, String> {
-    match text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse::<f64>() {
-        Ok(0.0) => Ok(Duration::ZERO),
-        _ => parse_time(text),
-    }
-}
-
-/// Percent of the working set a minute, in millionths of it.
-fn parse_slo(text: &str) -> Result<u64, String> {
-    let number = text.strip_suffix('%').unwrap_or(text);
-    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let percent: Option<f64> = number.parse().ok().filter(|_| is_plain);
-    percent
-        .filter(|percent| (0.0..=100.0).contains(percent))
-        .map(|percent| (percent * 10_000.0).round() as u64)
-        .ok_or_else(|| "expected a percentage of 0 to 100, such as 0.2%".to_owned())
 }
 
 /// The result; with `--json`, in an envelope.
@@ -116,7 +90,7 @@ impl Replay {
         interrupt::watch().context("cannot install signal handlers").map_err(Failure::Machine)?;
         let mut output = JsonOutput::open(self.json.as_ref())?;
         let files = samples(&self.folder).map_err(failure)?;
-        let settings = self.settings();
+        let settings = self.params.settings();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let bar = bar(files.len() as u64, "{elapsed:>4} [{bar:30}] {pos}/{len} machines");
         let tuned = tune(&files, &settings, self.threads.unwrap_or(threads), |done| {
@@ -128,23 +102,10 @@ impl Replay {
         if let Some(path) = &self.out {
             write_rows(path, &tuned.settings)?;
         }
-        let report = Report::new(&tuned, files.len() as u64, self.compressor, self.slo);
+        let report =
+            Report::new(&tuned, files.len() as u64, self.params.lengths, self.params.slo_ppm);
         output.print(Schema::FleetReplay, &report, || report.text())?;
         report.verdict()
-    }
-
-    /// All combinations of the values.
-    fn settings(&self) -> Vec<Parameters> {
-        let warm_ups = distinct(&self.warm_up);
-        let with = |threshold_percentile| {
-            warm_ups.iter().map(move |warm_up| Parameters {
-                threshold_percentile,
-                warm_up_seconds: warm_up.as_secs(),
-                slo_ppm: self.slo,
-                lengths: self.compressor,
-            })
-        };
-        distinct(&self.threshold_percentile).into_iter().flat_map(with).collect()
     }
 }
 
@@ -168,7 +129,7 @@ impl Report {
             Some(best) if best.within_slo => Ok(()),
             _ => Err(Failure::Check(anyhow::anyhow!(
                 "no setting is within the objective of {} % of the working set a minute; try a \
-                 higher --threshold-percentile or a longer --warm-up",
+                 higher threshold-percentile or a longer warm-up",
                 self.slo_ppm as f64 / 1e4
             ))),
         }
@@ -203,7 +164,7 @@ impl Report {
                 ("WARM-UP", &|it| format!("{} s", it.warm_up_seconds)),
                 ("COVERAGE", &|it| format!("{:.1}%", it.coverage * 100.0)),
                 ("P98/MIN", &|it| rate(it.p98_promotion_ppm)),
-                ("SLO", &|it| if it.within_slo { "met" } else { "missed" }.to_owned()),
+                ("SLO", &|it| if it.within_slo { "met" } else { "not" }.to_owned()),
                 ("MACHINES", &|it| format!("{}", it.machines_within_slo)),
                 ("CPU", &|it| format!("{:.3}%", it.cpu_percent)),
                 ("SAVED", &|it| it.saved_bytes.map_or("unknown".to_owned(), human_size)),
@@ -256,22 +217,5 @@ impl Setting {
             worst_host: hex(worst.and_then(|row| row.host).unwrap_or(0)),
             worst_p98_promotion_ppm: worst.map_or(0, |row| row.p98_promotion_ppm),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use uzswap_fleet::SLO_PPM;
-
-    #[test]
-    fn values_have_units_and_bounds() {
-        assert_eq!(parse_slo("0.2%"), Ok(SLO_PPM));
-        assert_eq!(parse_slo("0"), Ok(0));
-        assert!(parse_slo("101%").is_err() && parse_slo("-1").is_err() && parse_slo("x").is_err());
-        assert_eq!(parse_warm_up("0"), Ok(Duration::ZERO));
-        assert_eq!(parse_warm_up("0s"), Ok(Duration::ZERO));
-        assert_eq!(parse_warm_up("5m"), Ok(Duration::from_secs(300)));
-        assert!(parse_warm_up("5").is_err());
     }
 }
