@@ -153,6 +153,7 @@ fn run(page: &str, blocks: &[Block]) {
     for block in blocks.iter().filter(|block| is_to_run(block)) {
         let mut shell = Command::new("sh");
         shell.args(["-e", "-c", &block.text]).env("PATH", &path).current_dir(&folder);
+        shell.env("XDG_STATE_HOME", folder.path().join("state")); // a salt of its own
         let output = shell.stdin(Stdio::null()).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{page}:{}: {}\n{errors}", block.line, output.status);

@@ -1,7 +1,7 @@
 //! A machine's sample under a setting of the controller that decides what is compressed.
 //!
 //! The controller is the one of Lagar-Cavilla and others, Software-Defined Far Memory in
-//! Warehouse-Scale Computers, ASPLOS 2019, section 4. For each job and interval:
+//! Warehouse-Scale Computers, ASPLOS 2019, DOI 10.1145/3297858.3304053. For each job and interval:
 //!
 //! ```text
 //!  histograms of the interval --> best threshold: the smallest age whose promotions are within the

@@ -44,10 +44,8 @@ pub(in super::super) struct Replay {
     #[arg(long, value_name = "PARAMS", default_value = PARAMS, value_parser = Params::parse)]
     params: Params,
     /// Threads [default: one for each processor]
-    #[arg(
-        long, value_name = "N",
-        value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024),
-    )]
+    #[arg(long, value_name = "N",
+          value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     threads: Option<usize>,
     /// Write a row for each machine and setting to this Parquet file
     #[arg(long, value_name = "FILE")]
@@ -172,8 +170,8 @@ impl Report {
         );
         let legend = format!(
             "COVERAGE: compressed of cold memory. P98/MIN: promotions in percent of the working \
-             set a minute, which 98 % of readings do not pass; the objective is {slo} %. \
-             MACHINES: those that meet it, of {}.",
+             set a minute, which 98 % of readings do not pass; the objective is {slo} %. MACHINES: \
+             those that meet it, of {}.",
             thousands(self.machines)
         );
         let without_end = match self.samples_without_end {

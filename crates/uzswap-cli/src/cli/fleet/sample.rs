@@ -27,8 +27,9 @@ const LISTED_MAX: usize = 10;
 /// What `uzswap sample` is asked for.
 ///
 /// Writes three tables to DIR: pages, intervals and runs. They have hashes and counts: no contents,
-/// names, PIDs or addresses. A command that is killed leaves all but its last minutes. Clearing accessed bits makes pages look colder to the kernel's reclaim
-/// for a moment. docs/how-to/sample-a-fleet.md says more.
+/// names, PIDs or addresses. A command that is killed leaves all but its last minutes. Clearing
+/// accessed bits makes pages look colder to the kernel's reclaim for a moment.
+/// docs/how-to/sample-a-fleet.md says more.
 #[derive(Debug, clap::Args)]
 #[command(
     allow_negative_numbers = true,
