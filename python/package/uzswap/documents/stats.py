@@ -104,6 +104,8 @@ class Counters:
     opened_units: int
     #: Decompressions of a unit for one page.
     units_opened_for_one: int
+    #: Units that recompression made of stored pages.
+    joined_units: int
     #: Units of which few pages were left, split into single pages.
     split_units: int
     #: Loads and writebacks of a corrupt object.
