@@ -163,6 +163,8 @@ class Failures(unittest.TestCase):
         with self.assertRaisesRegex(uzswap.CommandError, "^cannot read /nowhere") as caught:
             uzswap.compare(corpus=Path("/nowhere/at.all"))
         self.assertEqual(caught.exception.exit_code, 2)
+        with self.assertRaisesRegex(TypeError, r"a list of words; pass \['sleep 1'\]"):
+            uzswap.compare("sleep 1")
 
     def test_an_interrupt_ends_the_command_and_its_program(self):
         mark = f"86399.{os.getpid()}"

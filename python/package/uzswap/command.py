@@ -117,6 +117,8 @@ def _arguments(options: dict[str, Option]) -> list[str]:
 
 def _run(name: str, command: Command, options: dict[str, Option]) -> dict[str, Any]:
     """Runs the command and reads its document."""
+    if isinstance(command, (str, bytes)):
+        raise TypeError(f"a command is a list of words; pass [{command!r}], or shlex.split of it")
     with tempfile.TemporaryDirectory(prefix="uzswap-") as folder:
         document = Path(folder) / "document.json"
         arguments = [name, f"--json={document}", *_arguments(options)]
