@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use uzswap::backing::{Backing, FileBacking, FileBackingOptions};
@@ -32,14 +32,22 @@ impl StoreOptions {
         let (mut bytes, mut keep) = (None, false);
         for (name, value) in arguments.into_iter().flatten() {
             let name: String = name.extract()?;
-            match name.as_str() {
-                "records" => has_records = value.extract()?,
-                "lru" => records.lru = named(&value)?,
-                "checksum" => records.checksum = value.extract()?,
-                "backing" => backing = value.extract()?,
-                "backing_bytes" => bytes = value.extract()?,
-                "keep_backing" => keep = value.extract()?,
-                _ => options.set(&name, &value)?,
+            let mut set = || {
+                match name.as_str() {
+                    "records" => has_records = value.extract()?,
+                    "lru" => records.lru = named(&value)?,
+                    "checksum" => records.checksum = value.extract()?,
+                    "backing" => backing = value.extract()?,
+                    "backing_bytes" => bytes = value.extract()?,
+                    "keep_backing" => keep = value.extract()?,
+                    _ => return options.set(&name, &value),
+                }
+                Ok(true)
+            };
+            if !set().map_err(|error| of_option(value.py(), &name, error))? {
+                return Err(PyTypeError::new_err(format!(
+                    "a store has no option '{name}'; help(uzswap.Store) lists them"
+                )));
             }
         }
         options.zswap.records = has_records.then_some(records);
@@ -47,8 +55,8 @@ impl StoreOptions {
         Ok(options)
     }
 
-    /// Sets an option of the store itself.
-    fn set(&mut self, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Sets an option of the store itself; whether there is one of this name.
+    fn set(&mut self, name: &str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
         let options = &mut self.zswap;
         match name {
             "zpool" => options.zpool = named(value)?,
@@ -76,13 +84,9 @@ impl StoreOptions {
             "same_filled_zero_only" => options.same_filled.zero_only = value.extract()?,
             "written_as" => options.written_as = named(value)?,
             "latencies" => options.latencies = value.extract()?,
-            _ => {
-                return Err(PyTypeError::new_err(format!(
-                    "a store has no option '{name}'; help(uzswap.Store) lists them"
-                )));
-            }
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// A new store.
@@ -109,6 +113,18 @@ impl StoreOptions {
             .map_err(|error| exceptions::BackingError::new_err(sentence(&error)))?;
         Ok(Some(Box::new(backing)))
     }
+}
+
+/// The error of a value that Python could not convert, with the option's name.
+fn of_option(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
+    let told = || format!("option '{name}': {}", error.value(py));
+    if error.is_instance_of::<PyTypeError>(py) {
+        return PyTypeError::new_err(told());
+    }
+    if error.is_instance_of::<PyOverflowError>(py) {
+        return PyOverflowError::new_err(told());
+    }
+    error
 }
 
 /// A choice by its name.

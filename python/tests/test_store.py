@@ -271,8 +271,10 @@ class Refusals(unittest.TestCase):
             Store(shards=3)
         with self.assertRaisesRegex(TypeError, "no option 'size'"):
             Store(size=3)
-        with self.assertRaises(TypeError):
+        with self.assertRaisesRegex(TypeError, "option 'shards': 'str'"):
             Store(shards="many")
+        with self.assertRaisesRegex(OverflowError, "option 'max_pool_bytes': .* negative"):
+            Store(max_pool_bytes=-1)
         with self.assertRaises(uzswap.BackingError):
             Store(backing="/nowhere/at/all", backing_bytes=1 << 20)
 
