@@ -42,21 +42,20 @@ pub(crate) fn with_bytes<T>(work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
     result
 }
 
-/// Copies the bytes of `object` to `bytes`, in place of what was there.
+/// Copies the bytes of `object` to `bytes`, in place of what was there, and tells their number. Of
+/// more than a value may have, none is copied.
 ///
 /// # Errors
 ///
-/// The object has no bytes, is not contiguous, or has more than a value may have.
-pub(crate) fn copy_bytes(object: &Bound<'_, PyAny>, bytes: &mut Vec<u8>) -> PyResult<()> {
+/// The object has no bytes, or is not contiguous.
+pub(crate) fn copy_bytes(object: &Bound<'_, PyAny>, bytes: &mut Vec<u8>) -> PyResult<usize> {
     let (_, buffer) = bytes_of(object)?;
     let len = buffer.len_bytes();
-    if len > VALUE_BYTES_MAX {
-        return Err(PyValueError::new_err(format!(
-            "the value has {len} bytes, over the maximum of {VALUE_BYTES_MAX}"
-        )));
+    if len <= VALUE_BYTES_MAX {
+        bytes.resize(len, 0);
+        buffer.copy_to_slice(object.py(), bytes)?;
     }
-    bytes.resize(len, 0);
-    buffer.copy_to_slice(object.py(), bytes)
+    Ok(len)
 }
 
 /// A contiguous object as one of single bytes, and its buffer.

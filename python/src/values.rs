@@ -28,6 +28,28 @@ pub(crate) struct Values {
 }
 
 impl Values {
+    /// Stores a copy of a value by `store`, without the GIL. One that is too long is not copied.
+    fn stored(
+        &self,
+        py: Python<'_>,
+        key: u64,
+        value: &Bound<'_, PyAny>,
+        store: impl FnOnce(&ValuesOfRust, &[u8]) -> Result<(), ValueError> + Send,
+    ) -> PyResult<()> {
+        let values = self.values.get()?;
+        with_bytes(|bytes| {
+            let len = copy_bytes(value, bytes)?;
+            let stored = py.detach(|| match len == bytes.len() {
+                true => store(&values, bytes),
+                false => {
+                    values.invalidate(key);
+                    Err(ValueError::Length { key, len })
+                }
+            });
+            stored.map_err(|error| value_error(&error))
+        })
+    }
+
     /// Loads a value by `load`, without the GIL.
     fn loaded<'py>(
         &self,
@@ -65,14 +87,9 @@ impl Values {
         value: &Bound<'_, PyAny>,
         dense: bool,
     ) -> PyResult<()> {
-        let values = self.values.get()?;
-        with_bytes(|bytes| {
-            copy_bytes(value, bytes)?;
-            let stored = py.detach(|| match dense {
-                true => values.store_densely(key, bytes),
-                false => values.store(key, bytes),
-            });
-            stored.map_err(|error| value_error(&error))
+        self.stored(py, key, value, |values, bytes| match dense {
+            true => values.store_densely(key, bytes),
+            false => values.store(key, bytes),
         })
     }
 
@@ -84,12 +101,7 @@ impl Values {
         key: u64,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let (values, tenant) = (self.values.get()?, tenant.id);
-        with_bytes(|bytes| {
-            copy_bytes(value, bytes)?;
-            let stored = py.detach(|| values.store_for(tenant, key, bytes));
-            stored.map_err(|error| value_error(&error))
-        })
+        self.stored(py, key, value, |values, bytes| values.store_for(tenant.id, key, bytes))
     }
 
     /// The value of a key; None where there is none.
