@@ -103,8 +103,8 @@ pub struct ZswapOptions {
     pub filter: Filter,
     /// The index of a shard.
     pub index: IndexKind,
-    /// Shards, each an index with its own lock; a power of two up to 65,536. 64 are more than the
-    /// threads that ever meet in one; kernels up to 6.8 had 1 for a swap device.
+    /// Shards, each an index with its own lock; a power of two, at most 2^16. With 64, threads
+    /// hardly ever meet in one. Kernels up to 6.8 had 1 for a swap device.
     pub shards: usize,
     /// The policy for pages that do not shrink.
     pub incompressible: Incompressible,
