@@ -169,7 +169,12 @@ class Failures(unittest.TestCase):
     def test_an_interrupt_ends_the_command_and_its_program(self):
         mark = f"86399.{os.getpid()}"
         program = f"import uzswap; uzswap.capture(['sleep', '{mark}'], output='/dev/shm/{mark}')"
-        child = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
+        # A shell starts what runs in the background with SIGINT ignored.
+        child = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stderr=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
         with child:
             self.wait_for(lambda: self.running(mark))
             child.send_signal(signal.SIGINT)

@@ -5,6 +5,7 @@ import os
 import pickle
 import random
 import tempfile
+import signal
 import threading
 import time
 import unittest
@@ -225,6 +226,9 @@ class Threads(unittest.TestCase):
         self.assertGreater(sum(start < tick < end for tick in ticks), 5)
 
     def test_an_interrupt_ends_a_batch(self):
+        # A shell starts what runs in the background with SIGINT ignored.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
         store = Store(compressor="zstd:19")
         data = b"".join(map(page_of, range(200))) * 40
         timer = threading.Timer(0.2, _thread.interrupt_main)

@@ -19,7 +19,7 @@ use super::{Cli, Failure, print};
 type Examples = &'static [(&'static str, &'static str)];
 
 /// Examples for each command, by the words that call it.
-const EXAMPLES: [(&str, Examples); 17] = [
+const EXAMPLES: [(&str, Examples); 21] = [
     (
         "uzswap",
         &[
@@ -76,6 +76,28 @@ const EXAMPLES: [(&str, Examples); 17] = [
             ("uzswap capture -o pages --pid 4711", "Capture a running process."),
             ("uzswap capture -o pages --at 2s -- python3 job.py", "Capture a program after 2 s."),
         ],
+    ),
+    (
+        "uzswap sample",
+        &[("uzswap sample --system --out tables", "Sample all processes, each minute.")],
+    ),
+    (
+        "uzswap fleet",
+        &[(
+            "uzswap fleet replay tables --params threshold-percentile=90,98,warm-up=0s,10m",
+            "Find the best setting for the machines whose samples are in a folder.",
+        )],
+    ),
+    (
+        "uzswap fleet replay",
+        &[("uzswap fleet replay tables --out replays.parquet", "Keep a row of each machine.")],
+    ),
+    (
+        "uzswap fleet simulate",
+        &[(
+            "uzswap fleet simulate tables --machines 1000 --seed 7 --out simulated",
+            "Make a thousand machines of those that were sampled.",
+        )],
     ),
     (
         "uzswap classes",
