@@ -251,8 +251,10 @@ impl<'a> Sampler<'a> {
             self.run.intervals = number;
             progress(number);
             if number % CYCLE == 0 && number < self.plan.intervals {
-                // No more than is paid for: until the bits are cleared, no touch is counted.
-                self.read_pages(self.pages_paid());
+                // Only what is paid for: until the bits are cleared, no touch is counted.
+                if self.has_paid_pages() {
+                    self.read_pages(self.pages_max());
+                }
                 self.clear_all();
             }
             if self.pace.elapsed() - saved >= self.plan.save_every {
@@ -340,6 +342,9 @@ impl<'a> Sampler<'a> {
             }
             Err(error) => {
                 it.ages = None;
+                if ProcessFacts::of(pid).is_none() {
+                    return; // it has ended
+                }
                 // Not the PID: the notes are in a table.
                 self.note(format!("ages of a process are unknown: clear_refs: {error}"));
             }
@@ -415,6 +420,9 @@ impl<'a> Sampler<'a> {
                 self.savings = savings;
                 visited.notes.into_iter().for_each(|note| self.tell(note));
             }
+            Err(_) if interrupt::noted() => {
+                self.note("a signal ended its last reading of pages".to_owned());
+            }
             Err(error) => self.tell(format!("pages were not read: {error}")),
         }
     }
@@ -448,11 +456,10 @@ impl<'a> Sampler<'a> {
         (pages as u64).clamp(UNIT_PAGES * UNITS_MIN, PAGES_MAX)
     }
 
-    /// As many pages as the share has paid for and nothing has used.
-    fn pages_paid(&self) -> u64 {
+    /// Whether the share has paid for a reading of pages.
+    fn has_paid_pages(&self) -> bool {
         let left = self.pace.elapsed().mul_f64(self.plan.share).saturating_sub(cpu_time());
-        let pages = left.as_secs_f64() / PAGE_TIME.as_secs_f64();
-        (pages as u64).clamp(UNIT_PAGES * UNITS_MIN, self.pages_max())
+        left.as_secs_f64() >= self.pages_max() as f64 * PAGE_TIME.as_secs_f64()
     }
 
     fn processes(&self) -> Vec<SampledProcess> {
