@@ -225,6 +225,8 @@ class Combination:
     compressor: str
     #: Index. Absent for the kernel's engine.
     index: str | None = None
+    #: Pages that are compressed together; absent where there is one.
+    unit_pages: int | None = None
     #: Name of the combination that differences refer to.
     base: str
     #: Times without those of the base; null for the base.
