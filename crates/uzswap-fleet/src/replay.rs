@@ -58,8 +58,8 @@ impl Default for Parameters {
 
 impl Lengths {
     /// Nanoseconds to store and to load a page: medians of three runs of `uzswap compare --zpool
-    /// zsmalloc` on its workload, 2026-11-30, AMD EPYC, release build. The two processors had a load
-    /// of 11: the 90th percentiles are about twice the medians.
+    /// zsmalloc` on its workload, 2026-11-30, AMD EPYC, release build. Its two processors had a
+    /// load of 11: the 90th percentiles are about twice the medians.
     fn costs(self) -> (u64, u64) {
         match self {
             Lengths::Lz4 => (4_760, 1_230),
