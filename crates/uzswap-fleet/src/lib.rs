@@ -13,7 +13,7 @@
 //!
 //! Nothing here reads a process: `uzswap sample` of the package `uzswap-cli` does. A replay takes
 //! rows or the bytes of files, and gives a row: [`Machine::from_parquet`], [`replay()`],
-//! [`Outcome::row`].
+//! [`Outcome::row`]. Where other processes replay, [`Fleet`] adds their outcomes.
 
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
@@ -26,4 +26,4 @@ mod tuning;
 
 pub use replay::{Machine, Outcome, Parameters, SLO_PPM, replay};
 pub use saving::{Lengths, Prices, Saving};
-pub use tuning::{Tried, Tuned, tune};
+pub use tuning::{Fleet, Tried, Tuned, replay_files, tune};

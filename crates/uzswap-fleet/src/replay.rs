@@ -17,6 +17,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 use crate::folder::{FolderError, SampleFiles};
 use crate::saving::{Lengths, Prices, Saving};
@@ -157,9 +158,13 @@ impl Machine {
     }
 }
 
-/// What a replay of one or more machines came to.
-#[derive(Debug, Clone)]
+/// What a replay of one or more machines came to. serde carries it to another process, whole.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Outcome {
+    /// Host and run of the one machine; none of a sum.
+    sample: Option<(u64, u64)>,
+    /// Samples that nothing has ended.
+    pub(crate) samples_without_end: u64,
     machines: u64,
     jobs: u64,
     active_intervals: u64,
@@ -171,14 +176,41 @@ pub struct Outcome {
     machine_ms: u64,
     /// Saved bytes times time; none where no page was sampled.
     saved_byte_ms: Option<u128>,
+    #[serde(with = "recorded")]
     promotion_ppm: Histogram<u64>,
+}
+
+/// No rate.
+fn no_rates() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, PPM_MAX, 3).expect("the bounds are constants")
+}
+
+/// A histogram as pairs of a value and its count.
+mod recorded {
+    use hdrhistogram::Histogram;
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    pub(super) fn serialize<S: Serializer>(it: &Histogram<u64>, to: S) -> Result<S::Ok, S::Error> {
+        let pairs = it.iter_recorded().map(|at| (at.value_iterated_to(), at.count_at_value()));
+        to.collect_seq(pairs)
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(of: D) -> Result<Histogram<u64>, D::Error> {
+        let mut histogram = super::no_rates();
+        for (value, count) in Vec::<(u64, u64)>::deserialize(of)? {
+            histogram.record_n(value, count).map_err(D::Error::custom)?;
+        }
+        Ok(histogram)
+    }
 }
 
 impl Outcome {
     /// Of no machine.
     pub fn new() -> Outcome {
-        let promotion_ppm = Histogram::new_with_bounds(1, PPM_MAX, 3);
         Outcome {
+            sample: None,
+            samples_without_end: 0,
             machines: 0,
             jobs: 0,
             active_intervals: 0,
@@ -188,13 +220,14 @@ impl Outcome {
             cpu_ns: 0,
             machine_ms: 0,
             saved_byte_ms: None,
-            promotion_ppm: promotion_ppm.expect("the bounds are constants"),
+            promotion_ppm: no_rates(),
         }
     }
 
     /// Adds another one's machines.
     pub fn add(&mut self, other: &Outcome) {
         let sum = u64::saturating_add;
+        self.samples_without_end += other.samples_without_end;
         self.machines += other.machines;
         self.jobs += other.jobs;
         self.active_intervals += other.active_intervals;
@@ -210,8 +243,8 @@ impl Outcome {
         self.promotion_ppm.add(&other.promotion_ppm).expect("they have the same bounds");
     }
 
-    /// The row of the table `replays`, for a machine or for all.
-    pub fn row(&self, parameters: &Parameters, machine: Option<&Machine>) -> ReplayRow {
+    /// The row of the table `replays`, for the machine or for all.
+    pub fn row(&self, parameters: &Parameters) -> ReplayRow {
         let p98_promotion_ppm = self.promotion_ppm.value_at_quantile(QUANTILE);
         let average = |byte_ms: u128| {
             // The machines' times are of much the same length: an average of each, summed.
@@ -220,8 +253,8 @@ impl Outcome {
         };
         let (cold, far) = (self.cold_page_ms, self.far_page_ms);
         ReplayRow {
-            host: machine.map(|machine| machine.host),
-            run: machine.map(|machine| machine.run),
+            host: self.sample.map(|(host, _)| host),
+            run: self.sample.map(|(_, run)| run),
             threshold_percentile: parameters.threshold_percentile.into(),
             warm_up_seconds: parameters.warm_up_seconds,
             compressor: parameters.lengths.name().to_owned(),
@@ -275,7 +308,8 @@ impl History {
 
 /// Replays a machine under a setting.
 pub fn replay(machine: &Machine, parameters: &Parameters) -> Outcome {
-    let mut outcome = Outcome { machines: 1, ..Outcome::new() };
+    let sample = Some((machine.host, machine.run));
+    let mut outcome = Outcome { sample, machines: 1, ..Outcome::new() };
     outcome.jobs = machine.jobs.len() as u64;
     outcome.saved_byte_ms = machine.saving.map(|_| 0);
     for job in &machine.jobs {

@@ -6,13 +6,14 @@
 //!                              a row, in the order of the files     sums of the fleet
 //! ```
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
 use std::thread;
 
 use crate::folder::{FolderError, SampleFiles};
 use crate::replay::{Machine, Outcome, Parameters, replay};
-use crate::table::ReplayRow;
+use crate::table::{ReplayRow, encode};
 
 /// A setting over all machines.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +36,58 @@ pub struct Tuned {
     pub samples_without_end: u64,
 }
 
+impl Tried {
+    /// The bytes of the file `replays` with these settings, in their order.
+    pub fn encode(tried: &[Tried]) -> Vec<u8> {
+        let rows = tried.iter().flat_map(|it| std::iter::once(&it.fleet).chain(&it.machines));
+        encode::<ReplayRow>(rows.cloned())
+    }
+}
+
+/// The machines so far: their rows, and their sum for each setting. The order in which outcomes
+/// come changes nothing.
+#[derive(Debug)]
+pub struct Fleet {
+    parameters: Vec<Parameters>,
+    /// Of each setting.
+    sums: Vec<Outcome>,
+    /// Of each setting, the rows by the places of the files.
+    machines: Vec<BTreeMap<usize, ReplayRow>>,
+}
+
+impl Fleet {
+    /// One without machines.
+    pub fn new(settings: &[Parameters]) -> Fleet {
+        Fleet {
+            parameters: settings.to_vec(),
+            sums: settings.iter().map(|_| Outcome::new()).collect(),
+            machines: settings.iter().map(|_| BTreeMap::new()).collect(),
+        }
+    }
+
+    /// Adds the outcome of a machine under the setting of this number. `place` is that of its files
+    /// in their order.
+    pub fn add(&mut self, place: usize, setting: usize, outcome: &Outcome) {
+        self.sums[setting].add(outcome);
+        self.machines[setting].insert(place, outcome.row(&self.parameters[setting]));
+    }
+
+    /// The settings, the best first as [`tune`] says.
+    pub fn tuned(self) -> Tuned {
+        let samples_without_end = self.sums.first().map_or(0, |sum| sum.samples_without_end);
+        let all = self.parameters.into_iter().zip(self.sums).zip(self.machines);
+        let mut settings: Vec<Tried> = all
+            .map(|((parameters, sum), machines)| Tried {
+                parameters,
+                fleet: sum.row(&parameters),
+                machines: machines.into_values().collect(),
+            })
+            .collect();
+        settings.sort_by(|one, other| order(&one.fleet, &other.fleet));
+        Tuned { settings, samples_without_end }
+    }
+}
+
 /// Replays the machines of these files under each setting, on so many threads. `progress` is called
 /// with the number of machines that are done. All settings have the same compressor.
 ///
@@ -50,64 +103,50 @@ pub fn tune(
     threads: usize,
     progress: impl Fn(usize) + Sync,
 ) -> Result<Tuned, FolderError> {
-    let results: Vec<OnceLock<Result<Replayed, FolderError>>> =
-        files.iter().map(|_| OnceLock::new()).collect();
-    // Sums do not depend on the order in which machines are added.
-    let fleet: Mutex<Vec<Outcome>> = Mutex::new(settings.iter().map(|_| Outcome::new()).collect());
+    let fleet = Mutex::new(Fleet::new(settings));
+    let failed: Mutex<BTreeMap<usize, FolderError>> = Mutex::default();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
-        while let Some((files, result)) = at(files, &results, next.fetch_add(1, Ordering::Relaxed))
-        {
-            // This thread alone has the place.
-            let _ = result.set(replayed(files, settings, &fleet));
+        loop {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(files) = files.get(place) else { break };
+            let each = |setting, outcome| {
+                fleet.lock().expect(NO_PANIC).add(place, setting, &outcome);
+            };
+            if let Err(error) = replay_files(files, settings, each) {
+                failed.lock().expect(NO_PANIC).insert(place, error);
+            }
             progress(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
     };
     thread::scope(|scope| (0..threads.max(1)).for_each(|_| drop(scope.spawn(work))));
-
-    let mut machines: Vec<Vec<ReplayRow>> = settings.iter().map(|_| Vec::new()).collect();
-    let mut samples_without_end = 0;
-    for result in results {
-        let (rows, has_end) = result.into_inner().expect("each place was taken")?;
-        samples_without_end += u64::from(!has_end);
-        machines.iter_mut().zip(rows).for_each(|(machines, row)| machines.push(row));
+    match failed.into_inner().expect(NO_PANIC).pop_first() {
+        Some((_, error)) => Err(error),
+        None => Ok(fleet.into_inner().expect(NO_PANIC).tuned()),
     }
-    let fleet = fleet.into_inner().expect(NO_PANIC);
-    let outcomes = fleet.into_iter().zip(machines);
-    let tried = settings.iter().zip(outcomes).map(|(&parameters, (fleet, machines))| Tried {
-        parameters,
-        fleet: fleet.row(&parameters, None),
-        machines,
-    });
-    let mut settings: Vec<Tried> = tried.collect();
-    settings.sort_by(|one, other| order(&one.fleet, &other.fleet));
-    Ok(Tuned { settings, samples_without_end })
 }
 
 /// Why the sums can be taken.
 const NO_PANIC: &str = "no thread panics while it adds";
 
-fn at<'a, F, R>(files: &'a [F], results: &'a [R], place: usize) -> Option<(&'a F, &'a R)> {
-    files.get(place).zip(results.get(place))
-}
-
-/// The row of a machine for each setting, and whether its sample has an end.
-type Replayed = (Vec<ReplayRow>, bool);
-
-/// Replays one machine. Its outcomes are added to those of the fleet.
-fn replayed(
+/// Replays the machine of these files under each setting; `each` gets the number of the setting and
+/// the outcome. All settings have the same compressor.
+///
+/// # Errors
+///
+/// [`FolderError`], which names the file.
+pub fn replay_files(
     files: &SampleFiles,
     settings: &[Parameters],
-    fleet: &Mutex<Vec<Outcome>>,
-) -> Result<Replayed, FolderError> {
+    mut each: impl FnMut(usize, Outcome),
+) -> Result<(), FolderError> {
     let lengths = settings.first().map(|setting| setting.lengths).unwrap_or_default();
     let machine = Machine::read(files, lengths)?;
-    let one = |(place, setting): (usize, &Parameters)| {
-        let outcome = replay(&machine, setting);
-        fleet.lock().expect(NO_PANIC)[place].add(&outcome);
-        outcome.row(setting, Some(&machine))
-    };
-    Ok((settings.iter().enumerate().map(one).collect(), files.has_end()?))
+    let samples_without_end = u64::from(!files.has_end()?);
+    for (number, setting) in settings.iter().enumerate() {
+        each(number, Outcome { samples_without_end, ..replay(&machine, setting) });
+    }
+    Ok(())
 }
 
 /// Better settings first; equal ones stay in their order.

@@ -18,7 +18,7 @@ fn interval(working_set: u64, cold: &[u64], promoted: &[u64]) -> IntervalRow {
 
 fn outcome(rows: Vec<IntervalRow>, parameters: Parameters) -> ReplayRow {
     let machine = Machine::new(rows, &[], Lengths::Lz4);
-    replay(&machine, &parameters).row(&parameters, None)
+    replay(&machine, &parameters).row(&parameters)
 }
 
 const AT_ONCE: Parameters = Parameters {
@@ -148,7 +148,7 @@ fn a_slow_twin_chooses_the_same() {
                 promoted += u128::from(row.promoted_pages[place]);
             }
         }
-        let row = found.row(&parameters, None);
+        let row = found.row(&parameters);
         assert_eq!(row.active_intervals, intervals, "seed {seed}");
         // Figures over 64 bits are cut there.
         if far_seconds < 1 << 50 && promoted < 1 << 50 {
@@ -172,13 +172,13 @@ fn bytes_and_rows_and_any_order_of_machines_give_one_outcome() {
     let rows = |order: &mut dyn Iterator<Item = u64>| {
         let mut fleet = Outcome::new();
         order.for_each(|seed| fleet.add(&replay(&read(seed), &AT_ONCE)));
-        fleet.row(&AT_ONCE, None)
+        fleet.row(&AT_ONCE)
     };
     assert_eq!(rows(&mut (0..30)), rows(&mut (0..30).rev()));
     let (from_rows, pages) = machine(3);
     let machine = Machine::new(from_rows, &pages, Lengths::Lz4);
-    let row = replay(&machine, &AT_ONCE).row(&AT_ONCE, Some(&machine));
-    assert_eq!(row, replay(&read(3), &AT_ONCE).row(&AT_ONCE, Some(&read(3))));
+    let row = replay(&machine, &AT_ONCE).row(&AT_ONCE);
+    assert_eq!(row, replay(&read(3), &AT_ONCE).row(&AT_ONCE));
     assert_eq!((row.host, row.run), (Some(3), Some(9)));
     Machine::from_parquet([vec![1, 2, 3]], None, Lengths::Lz4).unwrap_err();
 }
@@ -189,7 +189,7 @@ fn compressed_pages_save_what_sampled_ones_do() {
     // Half of the pages are same-filled, half do not shrink.
     let page = |lz4_bytes| PageRow { process: 1, lz4_bytes, ..PageRow::default() };
     let machine = Machine::new(rows, &[page(None), page(Some(4096))], Lengths::Lz4);
-    let row = replay(&machine, &AT_ONCE).row(&AT_ONCE, None);
+    let row = replay(&machine, &AT_ONCE).row(&AT_ONCE);
     assert_eq!(row.saved_bytes, Some(500 * 4096 / 2 * 4 / 5), "four of five intervals");
 }
 

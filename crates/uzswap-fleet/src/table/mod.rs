@@ -15,7 +15,7 @@ mod rows;
 
 use std::any::Any;
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -205,10 +205,19 @@ thread_local! {
     static IS_DECODING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread decodes a file: a panic of the reader is an error of [`decode`] then, and a
-/// panic hook need not tell of it.
-pub fn is_decoding() -> bool {
+/// Whether this thread decodes a file: a panic of the reader is an error of [`decode`] then.
+fn is_decoding() -> bool {
     IS_DECODING.get()
+}
+
+/// Makes the panic hook of the process skip the panics that [`decode`] turns into errors.
+pub fn hush_decoding() {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        if !is_decoding() {
+            usual(panic);
+        }
+    }));
 }
 
 /// The rows of a file.

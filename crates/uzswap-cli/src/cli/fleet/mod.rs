@@ -5,11 +5,9 @@ mod replay;
 pub(super) mod sample;
 mod simulate;
 
-use std::panic;
-
 use clap::Subcommand;
 use uzswap_fleet::folder::FolderError;
-use uzswap_fleet::table::is_decoding;
+use uzswap_fleet::table::hush_decoding;
 
 use super::Failure;
 
@@ -30,13 +28,7 @@ enum Task {
 
 impl Fleet {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let usual = panic::take_hook();
-        panic::set_hook(Box::new(move |panic| {
-            // The message of a damaged file says it.
-            if !is_decoding() {
-                usual(panic);
-            }
-        }));
+        hush_decoding();
         match self.task {
             Task::Replay(task) => task.run(),
             Task::Simulate(task) => task.run(),

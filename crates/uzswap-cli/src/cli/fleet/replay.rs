@@ -1,6 +1,6 @@
 //! `uzswap fleet replay`: settings of the controller over all sampled machines.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
@@ -15,7 +15,6 @@ use crate::human_size::human_size;
 use crate::report::Schema;
 use crate::report::format::{counted, listed, thousands, trimmed, wrapped};
 use uzswap_fleet::folder::{samples, write};
-use uzswap_fleet::table::{ReplayRow, encode};
 use uzswap_fleet::{Lengths, Tried, Tuned, tune};
 use uzswap_sys::interrupt;
 
@@ -98,20 +97,13 @@ impl Replay {
         bar.finish_and_clear();
         let tuned = tuned.map_err(failure)?;
         if let Some(path) = &self.out {
-            write_rows(path, &tuned.settings)?;
+            write(path, &Tried::encode(&tuned.settings)).map_err(failure)?;
         }
         let report =
             Report::new(&tuned, files.len() as u64, self.params.lengths, self.params.slo_ppm);
         output.print(Schema::FleetReplay, &report, || report.text())?;
         report.verdict()
     }
-}
-
-fn write_rows(path: &Path, tried: &[Tried]) -> Result<(), Failure> {
-    let rows = tried.iter().flat_map(|setting| {
-        std::iter::once(setting.fleet.clone()).chain(setting.machines.iter().cloned())
-    });
-    write(path, &encode::<ReplayRow>(rows)).map_err(failure)
 }
 
 impl Report {
