@@ -1,10 +1,10 @@
-//! The module `uzswap._uzswap`: the store and the trace for Python.
+//! The module `uzswap._uzswap`: the store, the trace and replays of fleets for Python.
 //!
 //! ```text
 //!  package/*.py     names, dataclasses, the command
 //!      |
 //!  store  values  trace    classes of Python over those of the crate
-//!      \    |    /
+//!      \    |    /   fleet  functions over those of `uzswap-fleet`
 //!   options  closable       keyword arguments; what can be closed
 //!    buffer  error          bytes-like objects, page by page; exceptions
 //! ```
@@ -15,6 +15,7 @@
 mod buffer;
 mod closable;
 mod error;
+mod fleet;
 mod options;
 mod store;
 #[cfg(feature = "timing")]
@@ -25,6 +26,8 @@ mod values;
 /// The store and the trace, in Rust.
 #[pyo3::pymodule]
 mod _uzswap {
+    #[pymodule_export]
+    use super::fleet::{fleet_samples, replay_machine, sum_machines};
     #[pymodule_export]
     use super::store::{Store, Tenant};
     #[cfg(feature = "timing")]

@@ -74,7 +74,8 @@ class Docstrings(unittest.TestCase):
 
 class Notebooks(unittest.TestCase):
     def test_cells_run_in_order(self):
-        notebooks = sorted(PACKAGE.glob("examples/*.ipynb"))
+        # test_fleet.py runs the one that needs samples.
+        notebooks = sorted(set(PACKAGE.glob("examples/*.ipynb")) - {PACKAGE / "examples/fleet.ipynb"})
         self.assertTrue(notebooks)
         for path in notebooks:
             names = {"__name__": "__main__"}

@@ -1,6 +1,7 @@
 //! Goal: the Python package builds, installs and does what its docs say.
 //! Method: builds its wheel with the command of this build and debug code, installs it in a virtual
-//! environment below `target/python`, and runs the suite in `python/tests` there.
+//! environment below `target/python`, and runs the suite in `python/tests` there. Where
+//! UZSWAP_PYTHON_WITH_RAY names an interpreter that has ray and polars, it runs the tests of fleets.
 //! Blind to: other versions of CPython than the one that is here; a release build.
 
 use std::fs;
@@ -17,7 +18,10 @@ const BUILD_NEEDS: [&str; 2] = ["maturin>=1.9,<2", "typing_extensions"];
 const TEST_NEEDS: [&str; 2] = ["mypy", "numpy"];
 
 /// The modules of the suite.
-const SUITES: [&str; 4] = ["test_store", "test_command", "test_files", "test_docs"];
+const SUITES: [&str; 5] = ["test_store", "test_command", "test_files", "test_fleet", "test_docs"];
+
+/// The suite of which parts need Ray and Polars.
+const WITH_RAY: &str = "test_fleet";
 
 fn main() -> ExitCode {
     let missing = if is_listing() { None } else { no_environment() };
@@ -27,7 +31,8 @@ fn main() -> ExitCode {
             INSTALLED.get_or_init(install);
             let tests = root().join("python/tests");
             let file = format!("{suite}.py");
-            succeed(python().args(["-m", "unittest", "discover", "-p", &file, "-s"]).arg(tests));
+            let mut python = if suite == WITH_RAY { python_with_ray() } else { python() };
+            succeed(python.args(["-m", "unittest", "discover", "-p", &file, "-s"]).arg(tests));
         })
     }))
 }
@@ -52,6 +57,18 @@ fn python() -> Command {
     let mut command = Command::new(folder().join("venv/bin/python"));
     // The package is the installed one, and nothing that is set outside changes it.
     command.args(["-P", "-B"]).env_remove("PYTHONPATH").env_remove("PYTHONHOME");
+    command
+}
+
+/// The interpreter that the variable names, with the package beside its own; else the usual one,
+/// for which the tests that need more are skipped.
+fn python_with_ray() -> Command {
+    let Some(interpreter) = std::env::var_os("UZSWAP_PYTHON_WITH_RAY") else { return python() };
+    let package = folder().join("package");
+    let _ = fs::remove_dir_all(&package);
+    succeed(pip("install").args(["--no-deps", "--target"]).args([&package, &wheel()]));
+    let mut command = Command::new(interpreter);
+    command.args(["-P", "-B"]).env("PYTHONPATH", package).env_remove("PYTHONHOME");
     command
 }
 
@@ -82,7 +99,7 @@ fn no_environment() -> Option<String> {
 
 /// Builds the wheel and installs it.
 fn install() {
-    let wheels = folder().join("wheels");
+    let wheels = wheels();
     let _ = fs::remove_dir_all(&wheels);
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{}:{path}", folder().join("venv/bin").display());
@@ -97,8 +114,16 @@ fn install() {
             .env("MATURIN_PEP517_ARGS", "--profile dev")
             .env("UZSWAP_BINARY", env!("CARGO_BIN_EXE_uzswap")),
     );
-    let wheel = fs::read_dir(&wheels).unwrap().next().unwrap().unwrap().path();
-    succeed(pip("install").args(["--no-deps", "--force-reinstall"]).arg(wheel));
+    succeed(pip("install").args(["--no-deps", "--force-reinstall"]).arg(wheel()));
+}
+
+fn wheels() -> PathBuf {
+    folder().join("wheels")
+}
+
+/// The wheel that was built.
+fn wheel() -> PathBuf {
+    fs::read_dir(wheels()).unwrap().next().unwrap().unwrap().path()
 }
 
 fn succeed(command: &mut Command) {

@@ -3,7 +3,7 @@
 `Store` keeps pages of 4096 bytes in less memory, and `Values` values of 1 byte to 1 MiB.
 `compare`, `capture` and `advise` run the command that this package carries, and return its
 documents as dataclasses. `read_page_set`, `write_page_set`, `read_trace` and `TraceRecorder` read
-and write its files.
+and write its files. The module `uzswap.fleet` replays the samples of many machines.
 """
 
 from uzswap._uzswap import Store, Tenant, TraceRecorder, Values
@@ -12,6 +12,7 @@ from uzswap.errors import (
     BackingError,
     CommandError,
     Error,
+    FleetError,
     LoadError,
     OptionError,
     PageError,
@@ -32,6 +33,7 @@ __all__ = [
     "BackingError",
     "CommandError",
     "Error",
+    "FleetError",
     "LoadError",
     "OptionError",
     "PageError",

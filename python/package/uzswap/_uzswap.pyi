@@ -1,8 +1,9 @@
 """The types of the module in Rust."""
 
 import os
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Literal, Self, TypedDict, Unpack, final
+from typing import Literal, Self, TypeAlias, TypedDict, Unpack, final
 
 from typing_extensions import Buffer
 
@@ -138,3 +139,12 @@ class TraceRecorder:
 def read_trace(
     path: str, with_pages: bool
 ) -> tuple[tuple[str, str, bool], tuple[bytes, bytes, bytes, bytes, bytes]]: ...
+
+_Files: TypeAlias = tuple[str | os.PathLike[str], str | os.PathLike[str] | None]
+_Setting: TypeAlias = tuple[int, int, int, str]
+
+def fleet_samples(folder: str | os.PathLike[str]) -> list[_Files]: ...
+def replay_machine(files: _Files, settings: list[_Setting]) -> bytes: ...
+def sum_machines(
+    settings: list[_Setting], machines: Iterable[tuple[int, bytes]]
+) -> tuple[str, bytes]: ...

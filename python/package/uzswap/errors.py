@@ -31,6 +31,10 @@ class PageSetError(Error):
     """A page set was not written or not read."""
 
 
+class FleetError(Error):
+    """A file of a fleet was not read or not written; the message names it."""
+
+
 class PageError(Error):
     """One page was not stored or not loaded; `key` names it."""
 
