@@ -11,6 +11,7 @@ pub(crate) mod exceptions {
     use super::import_exception;
 
     import_exception!(uzswap.errors, BackingError);
+    #[cfg(feature = "fleet")]
     import_exception!(uzswap.errors, FleetError);
     import_exception!(uzswap.errors, LoadError);
     import_exception!(uzswap.errors, OptionError);

@@ -103,7 +103,7 @@ pub(crate) fn sum_machines<'py>(
         }
     }
     let (json, table) = py.detach(|| {
-        let tried = fleet.tried();
+        let tried = fleet.tuned().settings;
         let rows: Vec<_> = tried.iter().map(|it| &it.fleet).collect();
         (serde_json::to_string(&rows).expect("numbers and names"), Tried::encode(&tried))
     });

@@ -15,6 +15,7 @@
 mod buffer;
 mod closable;
 mod error;
+#[cfg(feature = "fleet")]
 mod fleet;
 mod options;
 mod store;
@@ -26,6 +27,7 @@ mod values;
 /// The store and the trace, in Rust.
 #[pyo3::pymodule]
 mod _uzswap {
+    #[cfg(feature = "fleet")]
     #[pymodule_export]
     use super::fleet::{fleet_samples, replay_machine, sum_machines};
     #[pymodule_export]

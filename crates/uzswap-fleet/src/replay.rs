@@ -158,7 +158,7 @@ impl Machine {
     }
 }
 
-/// What a replay of one or more machines came to. serde carries it to another process, whole.
+/// The result of a replay of one or more machines. serde carries it to another process, whole.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Outcome {
     /// Host and run of the one machine; none of a sum.

@@ -25,6 +25,9 @@ from uzswap import _uzswap
 from uzswap.documents import from_json
 from uzswap.errors import FleetError
 
+if not hasattr(_uzswap, "replay_machine"):
+    raise ImportError("this uzswap was built without fleets; build it with the cargo feature fleet")
+
 Folder: TypeAlias = str | os.PathLike[str]
 #: Is called with the machines or settings that are done, and with the number of all.
 Progress: TypeAlias = Callable[[int, int], object]
@@ -208,9 +211,10 @@ def tune(
                 progress(self.done, total)
 
     files = _uzswap.fleet_samples(folder)
-    total, values = candidates, ray_tune.choice
-    if total is None:
+    if candidates is None:
         total, values = len(threshold_percentile) * len(warm_up_seconds), ray_tune.grid_search
+    else:
+        total, values = candidates, ray_tune.choice
     space = {
         "threshold_percentile": values(list(threshold_percentile)),
         "warm_up_seconds": values(list(warm_up_seconds)),
@@ -230,7 +234,8 @@ def tune(
             ),
             run_config=ray_tune.RunConfig(storage_path=storage, verbose=0, callbacks=[Count()]),
         )
-        results = list(tuner.fit())
+        with contextlib.redirect_stdout(sys.stderr):  # Tune prints
+            results = list(tuner.fit())
     for result in results:
         if result.error or result.metrics["error"]:
             raise FleetError(str(result.error or result.metrics["error"]))
@@ -239,7 +244,7 @@ def tune(
     return [from_json(Setting, result.metrics) for result in results]
 
 
-def _try(config: dict[str, int], files: list[_uzswap._Files], of_all: dict[str, Any]) -> Any:
+def _try(config: dict[str, Any], files: list[_uzswap._Files], of_all: dict[str, Any]) -> Any:
     """A trial of Ray Tune: one setting over all machines."""
     settings = _tuples(Parameters(**config, **of_all))
     parts = ((at, _uzswap.replay_machine(it, settings)) for at, it in enumerate(files))
@@ -247,7 +252,7 @@ def _try(config: dict[str, int], files: list[_uzswap._Files], of_all: dict[str, 
         [setting] = json.loads(_uzswap.sum_machines(settings, parts)[0])
     except FleetError as error:
         return {"error": str(error), "score": 0.0}
-    # Those that miss the objective are below all others, by how far they miss it.
+    # A setting that misses the objective is below all that meet it, by how far it misses.
     score = setting["coverage"] if setting["within_slo"] else -float(setting["p98_promotion_ppm"])
     return {**setting, "error": "", "score": score}
 
