@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  files of a machine --> replay_machine --> bytes --> sum_machines --> rows of the fleet,
-//!                         any process                  one process      bytes of the file `replays`
+//!                         any process                  one process      bytes of the table
 //! ```
 //!
 //! The bytes are a JSON document for each setting: the outcome of the library, whole.

@@ -1,7 +1,7 @@
 //! Goal: the Python package builds, installs and does what its docs say.
 //! Method: builds its wheel with the command of this build and debug code, installs it in a virtual
 //! environment below `target/python`, and runs the suite in `python/tests` there. Where
-//! UZSWAP_PYTHON_WITH_RAY names an interpreter that has ray and polars, it runs the tests of fleets.
+//! UZSWAP_PYTHON_WITH_RAY names an interpreter with ray and polars, it runs the tests of fleets.
 //! Blind to: other versions of CPython than the one that is here; a release build.
 
 use std::fs;

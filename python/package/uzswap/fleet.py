@@ -160,8 +160,8 @@ def replay_on_ray(
             {"place": place, "intervals": os.fspath(intervals), "pages": os.fspath(pages or "")}
             for place, (intervals, pages) in enumerate(files)
         ]
-        # A block is a task: long enough for its start, and short beside all of them.
-        blocks = min(len(files), max(100, len(files) // 100))
+        # A block is a task of some 50 machines: its start takes more time than one machine.
+        blocks = min(len(files), max(16, len(files) // 50))
         machines = ray_data.from_items(rows, override_num_blocks=blocks)
         mapped = machines.map(_replay_row, fn_kwargs={"settings": settings}).iter_rows()
         failed: dict[int, str] = {}
@@ -231,6 +231,7 @@ def tune(
                 mode="max",
                 num_samples=1 if candidates is None else candidates,
                 search_alg=search.BasicVariantGenerator(random_state=seed),
+                reuse_actors=True,  # else each trial waits for a process to start
             ),
             run_config=ray_tune.RunConfig(storage_path=storage, verbose=0, callbacks=[Count()]),
         )
@@ -239,9 +240,16 @@ def tune(
     for result in results:
         if result.error or result.metrics["error"]:
             raise FleetError(str(result.error or result.metrics["error"]))
-    # Equal ones stay in the order in which they were drawn, as in a replay.
-    results.sort(key=lambda result: -float(result.metrics["score"]))
-    return [from_json(Setting, result.metrics) for result in results]
+    found = [result.metrics for result in results]
+    # Equal ones have the order of `grid`, as in a replay of it.
+    found.sort(
+        key=lambda it: (
+            -it["score"],
+            threshold_percentile.index(it["threshold_percentile"]),
+            warm_up_seconds.index(it["warm_up_seconds"]),
+        )
+    )
+    return [from_json(Setting, metrics) for metrics in found]
 
 
 def _try(config: dict[str, Any], files: list[_uzswap._Files], of_all: dict[str, Any]) -> Any:
