@@ -21,8 +21,8 @@ use uzswap_fleet::{Fleet, Lengths, Outcome, Parameters, Tried, replay_files};
 
 use crate::error::{exceptions, sentence};
 
-/// The files `intervals` and `pages` of a machine.
-type Files = (PathBuf, Option<PathBuf>);
+/// The parts of `intervals`, and the files `pages` and `runs` of a machine.
+type Files = (Vec<PathBuf>, Option<PathBuf>, Option<PathBuf>);
 
 /// Percentile, warm-up in seconds, objective in millionths, compressor.
 type Setting = (u8, u64, u64, String);
@@ -57,7 +57,7 @@ fn parameters(settings: Vec<Setting>) -> PyResult<Vec<Parameters>> {
 #[pyfunction]
 pub(crate) fn fleet_samples(py: Python<'_>, folder: PathBuf) -> PyResult<Vec<Files>> {
     let samples = py.detach(|| folder::samples(&folder)).map_err(|error| fleet_error(&error))?;
-    Ok(samples.into_iter().map(|it| (it.intervals, it.pages)).collect())
+    Ok(samples.into_iter().map(|it| (it.intervals, it.pages, it.run)).collect())
 }
 
 /// Replays one machine under each setting, without the GIL. Returns bytes for `sum_machines`.
@@ -70,7 +70,8 @@ pub(crate) fn replay_machine<'py>(
     static HUSHED: Once = Once::new();
     HUSHED.call_once(hush_decoding);
     let settings = parameters(settings)?;
-    let files = SampleFiles { intervals: files.0, pages: files.1 };
+    let (intervals, pages, run) = files;
+    let files = SampleFiles { intervals, pages, run };
     let mut bytes = Vec::new();
     let write = |_, outcome: Outcome| {
         serde_json::to_writer(&mut bytes, &outcome).expect("numbers, to memory");

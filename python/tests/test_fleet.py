@@ -84,7 +84,7 @@ class Case(unittest.TestCase):
 class Threads(Case):
     def test_bytes_are_those_of_the_command(self):
         with tempfile.TemporaryDirectory() as out:
-            grid = ["--threshold-percentile=0,90,98", "--warm-up=0,1000s,2000s"]
+            grid = ["--params", "threshold-percentile=0,90,98,warm-up=0s,1000s,2000s"]
             arguments = [f"--out={out}/replays.parquet", "--threads=1", "--json"]
             document = json.loads(command("fleet", "replay", folder, *grid, *arguments))
             told = Path(out, "replays.parquet").read_bytes()

@@ -144,7 +144,9 @@ pub fn replay_files(
     let machine = Machine::read(files, lengths)?;
     let samples_without_end = u64::from(!files.has_end()?);
     for (number, setting) in settings.iter().enumerate() {
-        each(number, Outcome { samples_without_end, ..replay(&machine, setting) });
+        let mut outcome = replay(&machine, setting);
+        outcome.samples_without_end = samples_without_end;
+        each(number, outcome);
     }
     Ok(())
 }

@@ -140,7 +140,8 @@ def read_trace(
     path: str, with_pages: bool
 ) -> tuple[tuple[str, str, bool], tuple[bytes, bytes, bytes, bytes, bytes]]: ...
 
-_Files: TypeAlias = tuple[str | os.PathLike[str], str | os.PathLike[str] | None]
+_Path: TypeAlias = str | os.PathLike[str]
+_Files: TypeAlias = tuple[list[_Path], _Path | None, _Path | None]
 _Setting: TypeAlias = tuple[int, int, int, str]
 
 def fleet_samples(folder: str | os.PathLike[str]) -> list[_Files]: ...

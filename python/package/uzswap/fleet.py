@@ -157,8 +157,8 @@ def replay_on_ray(
     files, settings = _uzswap.fleet_samples(folder), _tuples(params)
     with _ray(cpus), _quiet(ray_data):
         rows = [
-            {"place": place, "intervals": os.fspath(intervals), "pages": os.fspath(pages or "")}
-            for place, (intervals, pages) in enumerate(files)
+            {"place": place, "files": json.dumps(of_machine, default=os.fspath)}
+            for place, of_machine in enumerate(files)
         ]
         # A block is a task of some 50 machines: its start takes more time than one machine.
         blocks = min(len(files), max(16, len(files) // 50))
@@ -269,7 +269,7 @@ def _replay_row(row: dict[str, Any], settings: list[_uzswap._Setting]) -> dict[s
     """A task of Ray Data: one machine under all settings. The first error of all is told."""
     told = {"place": row["place"], "outcomes": b"", "error": ""}
     try:
-        files = (row["intervals"], row["pages"] or None)
+        files = tuple(json.loads(row["files"]))
         return {**told, "outcomes": _uzswap.replay_machine(files, settings)}
     except FleetError as error:
         return {**told, "error": str(error)}
