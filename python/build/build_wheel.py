@@ -24,6 +24,7 @@ def built_command():
         return Path(given)
     workspace = PACKAGE.parent
     build = ["cargo", "build", "--release", "--locked", "--package", "uzswap-cli"]
+    build += ["--features", "fleet"]  # as the package's own extension has
     subprocess.run(build, cwd=workspace, check=True)
     return workspace / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / "uzswap"
 
