@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::accesses;
 use crate::support::{Lab, expect_error, stdout_of_success};
 use serde_json::Value;
 use uzswap::page::PAGE_SIZE;
@@ -153,6 +154,7 @@ fn shared_memory_is_named_beside_the_pages() {
 
 #[test]
 fn a_process_and_the_machine_are_sampled() {
+    let _alone = accesses();
     let mut holder = Command::new(env!("CARGO_BIN_EXE_uzswap"))
         .args(["workload", "text", "--size", "32M", "--hold"])
         .stdin(Stdio::piped())

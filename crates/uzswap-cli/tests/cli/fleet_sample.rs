@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::accesses;
 use crate::support::{Lab, expect_error, open_to_all, send, stdout_of_success, text};
 use uzswap::page::PAGE_SIZE;
 use uzswap_fleet::folder::read;
@@ -80,6 +81,7 @@ fn rows<T: Table>(folder: &Path) -> Vec<T> {
 
 #[test]
 fn the_predicted_saving_is_that_of_a_comparison() {
+    let _alone = accesses();
     let (lab, heap) = (Lab::new(), Heap::build("48M", false));
     let out = lab.path("out");
     let quick = ["--interval", "1s", "--intervals", "2", "--budget", "100%", "--json"];
@@ -162,6 +164,7 @@ fn tables_have_nothing_that_names_a_process() {
 
 #[test]
 fn a_sample_stays_within_its_budget() {
+    let _alone = accesses();
     let (lab, _heap) = (Lab::new(), Heap::build("32M", true));
     let out = lab.path("out");
     let script = "\"$0\" \"$@\"; times";

@@ -1,6 +1,8 @@
 //! The command line, end to end: each module has its goal. One program, which takes less time to
 //! build than a dozen, and whose tests run beside each other.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 mod advise;
 mod bench_index;
 mod bench_map;
@@ -17,3 +19,10 @@ mod support;
 mod terminal;
 mod top_keys;
 mod workload;
+
+/// Held by a test while it reads the pages of all processes, or counts which pages a process
+/// touches: the kernel counts a page that another process reads as touched.
+fn accesses() -> MutexGuard<'static, ()> {
+    static ACCESSES: Mutex<()> = Mutex::new(());
+    ACCESSES.lock().unwrap_or_else(PoisonError::into_inner)
+}
