@@ -1,6 +1,5 @@
 //! Values: keys of 64 bits to 1 byte to 1 MiB, over the pages of a store.
 
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use uzswap::values::ValueError;
@@ -111,14 +110,13 @@ pub extern "C" fn uz_values_store_for(
 pub extern "C" fn uz_values_load(
     values: Shared<Values>,
     key: u64,
-    mut buffer: Output,
+    buffer: Output,
     size: usize,
-    mut length: Place<usize>,
+    length: Place<usize>,
 ) -> Status {
     call(|| {
         let values = values.get("values")?.values();
-        let (buffer, place) = (buffer.bytes(size, "buffer")?, length.optional("length")?);
-        give_length(values.load_into(key, buffer), place)
+        give(|buffer| values.load_into(key, buffer), buffer, size, length)
     })
 }
 
@@ -128,14 +126,13 @@ pub extern "C" fn uz_values_load(
 pub extern "C" fn uz_values_load_exclusive(
     values: Shared<Values>,
     key: u64,
-    mut buffer: Output,
+    buffer: Output,
     size: usize,
-    mut length: Place<usize>,
+    length: Place<usize>,
 ) -> Status {
     call(|| {
         let values = values.get("values")?.values();
-        let (buffer, place) = (buffer.bytes(size, "buffer")?, length.optional("length")?);
-        give_length(values.load_exclusive_into(key, buffer), place)
+        give(|buffer| values.load_exclusive_into(key, buffer), buffer, size, length)
     })
 }
 
@@ -161,11 +158,15 @@ pub extern "C" fn uz_values_invalidate(values: Shared<Values>, key: u64) -> Stat
     call(|| Ok(found(values.get("values")?.values().invalidate(key))))
 }
 
-/// The outcome of a load; C learns the length also if its buffer is too small.
-fn give_length(
-    loaded: Result<Option<usize>, ValueError>,
-    place: Option<&mut MaybeUninit<usize>>,
+/// Has a value loaded to a buffer; C learns its length also if the buffer is too small.
+fn give(
+    load: impl FnOnce(&mut [u8]) -> Result<Option<usize>, ValueError>,
+    mut buffer: Output,
+    size: usize,
+    mut length: Place<usize>,
 ) -> Result<Status, Failure> {
+    let (buffer, place) = (buffer.bytes(size, "buffer")?, length.optional("length")?);
+    let loaded = load(buffer);
     let length = match &loaded {
         Ok(length) => *length,
         Err(ValueError::NoRoom { len, .. }) => Some(*len),
