@@ -3,7 +3,7 @@
 use std::fs;
 
 use procfs::process::Process;
-use procfs::{Current, CurrentSI, KernelStats, Meminfo};
+use procfs::{Current, CurrentSI, KernelStats, Meminfo, MemoryPressure};
 
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::process::time_of_ticks;
@@ -88,14 +88,16 @@ impl MachineFacts {
             let more = [total.irq, total.softirq, total.steal];
             total.user + total.nice + total.system + more.iter().flatten().sum::<u64>()
         });
-        let pools = [zswap_bytes(), zram_bytes()];
+        let zswap_bytes = meminfo.z_swap.filter(|&bytes| bytes > 0);
+        let pools = [zswap_bytes, zram_bytes()];
         MachineFacts {
             memory_bytes: meminfo.mem_total,
             counters: Counters {
                 minor_faults: count("pgfault").saturating_sub(major_faults),
                 major_faults,
                 cpu_us: micros_of_ticks(cpu),
-                stall_us: stall_us(),
+                // Time in which some task waited for memory.
+                stall_us: MemoryPressure::current().ok().map(|pressure| pressure.some.total),
             },
             used_pages: meminfo.mem_total.saturating_sub(available) / PAGE_SIZE as u64,
             swapped_pages: meminfo.swap_total.saturating_sub(meminfo.swap_free) / PAGE_SIZE as u64,
@@ -108,14 +110,6 @@ fn micros_of_ticks(ticks: u64) -> u64 {
     u64::try_from(time_of_ticks(ticks).as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Memory of zswap's pool in use: `Zswap` of /proc/meminfo.
-fn zswap_bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Zswap:"))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    (kib > 0).then_some(kib << 10)
-}
-
 /// Memory of zram devices in use: the third figure of their `mm_stat`
 /// (Documentation/admin-guide/blockdev/zram.rst).
 fn zram_bytes() -> Option<u64> {
@@ -125,11 +119,4 @@ fn zram_bytes() -> Option<u64> {
         text.split_whitespace().nth(2)?.parse().ok().filter(|&bytes: &u64| bytes > 0)
     };
     entries.filter_map(of_device).reduce(u64::saturating_add)
-}
-
-/// Time in which some task waited for memory: `total` of the line `some` in /proc/pressure/memory.
-fn stall_us() -> Option<u64> {
-    let text = fs::read_to_string("/proc/pressure/memory").ok()?;
-    let line = text.lines().find(|line| line.starts_with("some"))?;
-    line.rsplit_once("total=")?.1.trim().parse().ok()
 }

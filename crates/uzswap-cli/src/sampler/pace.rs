@@ -3,8 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
-use uzswap_sys::interrupt;
+use uzswap_sys::{interrupt, process};
 
 /// Time between two looks for a signal.
 const POLL: Duration = Duration::from_millis(100);
@@ -47,6 +46,6 @@ impl Pace {
 
 /// Processor time of this process, of all its threads.
 pub(super) fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::try_from(time).unwrap_or_default()
+    let time = process::cpu_time();
+    time.user + time.sys
 }

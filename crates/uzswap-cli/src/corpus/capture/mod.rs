@@ -32,7 +32,6 @@ use crate::corpus::page_set::{About, PageRange, PageSetError, PageSetWriter, Pla
 use crate::corpus::sample::SamplePlan;
 use crate::corpus::workload::Workload;
 use unmanaged::{UncountedSurvey, unmanaged};
-
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::escape::one_line;
 use uzswap_sys::signals::{SignalNumber, SignalsHeld};
