@@ -11,7 +11,7 @@
 //!
 //! - V1: no byte of a page, no name, no PID and no address is in a table.
 //! - V2: after each step the sample waits until its processor time is within its share.
-//! - V3: a killed sample has left all but the intervals since its last save.
+//! - V3: the files of a killed sample lack the intervals since its last save, and no others.
 
 mod ages;
 mod facts;
@@ -131,7 +131,7 @@ pub struct Sampled {
     pub files: Vec<PathBuf>,
     /// The processes that were there at the end, the largest first.
     pub processes: Vec<SampledProcess>,
-    /// What a reader of the figures has to know. Those of the run, and those that name processes.
+    /// Notes for a reader of the figures: the run's, then the notes that name processes.
     pub notes: Vec<String>,
 }
 

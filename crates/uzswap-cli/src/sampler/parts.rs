@@ -17,7 +17,7 @@ use uzswap_fleet::table::{IntervalRow, PageRow, RunRow, Table, encode};
 /// save encodes and writes as many at most, and an interval's.
 const PART_ROWS: usize = 1 << 14;
 
-/// What is not written yet, or is to be written again.
+/// Rows that no file has yet, and rows whose file the next save writes again.
 pub(super) struct Parts<'a> {
     folder: &'a Path,
     run: u64,

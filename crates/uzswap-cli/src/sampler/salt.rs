@@ -1,7 +1,7 @@
 //! The salt of a machine: what is hashed with it cannot be looked up elsewhere.
 //!
-//! It is in a file that its user alone can read, in the folder of this user's state, and in no
-//! table. Hashes are the first 8 bytes of SHA-256 over salt, kind and value.
+//! A file in the folder of this user's state has the salt. Its user alone can read that file, and
+//! no table has the salt. Hashes are the first 8 bytes of SHA-256 over salt, kind and value.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -21,7 +21,7 @@ const BYTES: usize = 32;
 
 const FILE_NAME: &str = "fleet-salt";
 
-/// What is hashed: equal bytes of two kinds have two hashes.
+/// The kind of a hashed value: equal bytes of two kinds have two hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
     Host,

@@ -182,7 +182,7 @@ fn a_sample_stays_within_its_budget() {
     });
     let spent: f64 = times.sum();
     let run = &rows::<RunRow>(&out)[0];
-    // What follows the last wait is to write some kilobytes.
+    // After its last wait the sample writes some kilobytes.
     assert!(spent < 0.1 * elapsed + 0.1, "{spent} s of {elapsed} s");
     assert!((run.cpu_us as f64 / 1e6 - spent).abs() < 0.1, "{run:?}, and {spent} s");
     assert!(run.sampled_pages > 100 && run.sampled_pages <= run.resident_pages, "{run:?}");

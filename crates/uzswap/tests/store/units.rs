@@ -368,7 +368,7 @@ fn a_page_that_changes_while_it_is_joined_is_what_it_became() {
 
 #[test]
 fn a_unit_that_would_not_be_smaller_is_recompressed_page_by_page() {
-    // Pages that have nothing in common, of which zstd makes less than lz4 does.
+    // Random pages of eight letters: zstd compresses them further than lz4 does.
     let page = |seed: u64| -> Page {
         let mut random = SplitMix64::new(seed);
         std::array::from_fn(|_| b'a' + (random.next_word() % 8) as u8)
