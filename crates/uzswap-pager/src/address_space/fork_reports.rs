@@ -168,7 +168,7 @@ impl AddressSpace {
                 self.fork_reports.advice = Some(LastAdvice::new(last.ranges.clone()));
                 match self.layout.is_settled() {
                     true => AdviceAtFork::Known(last.ranges),
-                    false => AdviceAtFork::Uncertain(self.uncertain(vec![last.ranges])),
+                    false => AdviceAtFork::Uncertain(self.uncertain(vec![last.ranges], true)),
                 }
             }
             last => {
@@ -178,14 +178,14 @@ impl AddressSpace {
                 let now = now.or_else(|| last.map(|last| last.ranges));
                 self.fork_reports.advice = now.clone().map(LastAdvice::new);
                 let answers = before.into_iter().chain(now).collect();
-                AdviceAtFork::Uncertain(self.uncertain(answers))
+                AdviceAtFork::Uncertain(self.uncertain(answers, was_reported))
             }
         }
     }
 
-    fn uncertain(&self, answers: Vec<ForkAdvice>) -> Uncertain {
+    fn uncertain(&self, answers: Vec<ForkAdvice>, was_reported: bool) -> Uncertain {
         let changes = self.layout.changes().clone();
-        Uncertain { answers, changes, are_some_pending: false }
+        Uncertain { answers, changes, was_reported, are_some_pending: false }
     }
 
     /// Whether its mappings cannot be read: the process is unknown, or has ended.

@@ -4,6 +4,10 @@
 //! no marker of memory with `MADV_WIPEONFORK`. Other threads of the parent may have changed
 //! mappings or advice at the same time. So the supervisor reads the markers of the child before it
 //! serves a fault of the child.
+//!
+//! An evicted page whose marker the kernel refused in the parent has none in the child either. The
+//! child's own mappings tell whether the fork copied it: after a reported fork, the child waits for
+//! the supervisor before it gives advice of its own.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,25 +23,62 @@ use crate::program::procfs::ProcessFiles;
 use crate::range_set::RangeSet;
 
 /// A fork of a parent that may have changed at the same time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Uncertain {
     /// The kernel's answers: from before the fork, if the parent reported that, and from after it.
     pub(crate) answers: Vec<ForkAdvice>,
     /// Changes of the parent, from before the fork or from after it.
     pub(super) changes: Changes,
+    /// The library reported the fork: the child's mappings have the advice of the fork still.
+    pub(super) was_reported: bool,
     /// More of them may follow, and nobody waits for that.
     pub(super) are_some_pending: bool,
 }
 
 impl Uncertain {
-    /// Memory that the fork may have skipped, or copied without pages.
-    fn left_out(&self) -> RangeSet {
-        let mut left_out = RangeSet::new();
+    /// Memory that the fork may have skipped, and memory that it may have copied without pages.
+    fn left_out(&self) -> [RangeSet; 2] {
+        let mut left_out = [const { RangeSet::new() }; 2];
         for ForkAdvice { not_copied, wiped, .. } in &self.answers {
-            left_out.insert_all(not_copied);
-            left_out.insert_all(wiped);
+            left_out[0].insert_all(not_copied);
+            left_out[1].insert_all(wiped);
         }
         left_out
+    }
+
+    /// Memory whose pages the fork left out, and registered memory of the child of which that is
+    /// not certain.
+    fn left_out_of(&self, child: &ChildMappings) -> [RangeSet; 2] {
+        let [not_copied, mut wiped] = self.left_out();
+        let mut left_out = not_copied.without(&child.registered);
+        if self.was_reported {
+            left_out.insert_all(&child.wiped);
+            return [left_out, RangeSet::new()];
+        }
+        wiped.insert_all(&child.wiped);
+        left_out.insert_all(&wiped);
+        [left_out, wiped]
+    }
+}
+
+/// Mappings of a child, as the kernel tells them while the child waits.
+#[derive(Debug, Default)]
+struct ChildMappings {
+    registered: RangeSet,
+    /// `MADV_WIPEONFORK`.
+    wiped: RangeSet,
+    /// Markers in registered memory.
+    marked: RangeSet,
+}
+
+impl ChildMappings {
+    fn read(files: &ProcessFiles) -> Option<ChildMappings> {
+        let [registered, wiped] = files.mappings_with(["um", "wf"]).ok()?;
+        let mut marked = RangeSet::new();
+        for range in registered.iter() {
+            marked.insert_all(&files.marked_in(range).ok()?);
+        }
+        Some(ChildMappings { registered, wiped, marked })
     }
 }
 
@@ -53,15 +94,15 @@ impl AddressSpace {
     pub(crate) fn decide_inheritance(&mut self, candidates: &[u32]) {
         let found =
             self.process.files().cloned().or_else(|| self.find_process(candidates).map(Arc::new));
-        let markers = found.as_ref().and_then(|files| self.registered_and_marked(files));
+        let mappings = found.as_ref().and_then(|files| ChildMappings::read(files));
         if self.uffd.is_changing() {
             return;
         }
         let Some(of_parent) = self.layout.take_undecided() else { return };
         let own = self.layout.take_changes();
-        match markers {
-            Some((registered, marked)) => {
-                self.decide_by(&of_parent, &own, &registered, &marked);
+        match mappings {
+            Some(child) => {
+                self.decide_by(&of_parent, &own, &child);
                 self.mark_late();
                 // Earlier, protection would have put markers on empty entries.
                 let files = self.process.replace_files(found);
@@ -72,26 +113,11 @@ impl AddressSpace {
         }
     }
 
-    /// Registered memory of the child, and markers there.
-    fn registered_and_marked(&self, files: &ProcessFiles) -> Option<(RangeSet, RangeSet)> {
-        let [registered] = files.mappings_with(["um"]).ok()?;
-        let mut marked = RangeSet::new();
-        for range in registered.iter() {
-            marked.insert_all(&files.marked_in(range).ok()?);
-        }
-        Some((registered, marked))
-    }
-
-    fn decide_by(
-        &mut self,
-        of_parent: &Uncertain,
-        own: &Changes,
-        registered: &RangeSet,
-        marked: &RangeSet,
-    ) {
+    fn decide_by(&mut self, of_parent: &Uncertain, own: &Changes, child: &ChildMappings) {
+        let ChildMappings { registered, marked, .. } = child;
         let evicted = self.take_evicted();
         let mut pages = runs_of(evicted.iter().map(|(page, _)| *page));
-        let mut gone = of_parent.left_out();
+        let [mut gone, doubtful] = of_parent.left_out_of(child);
         gone.insert_all(&of_parent.changes.dropped());
         gone.insert_all(&own.dropped());
         // Markers of memory that the parent was dropping may be there.
@@ -111,6 +137,12 @@ impl AddressSpace {
             registered_since: self.layout.registered_since(),
         }
         .resolve();
+        let is_doubtful = |page: &u64| {
+            let at = page * PAGE;
+            doubtful.contains(at) && late.contains(at) && !marked.contains(at)
+        };
+        let doubtful = evicted.iter().map(|(page, _)| *page).filter(is_doubtful);
+        resolved.unknown.insert_all(&runs_of(doubtful));
         // Memory that another thread of the parent kept from the child.
         resolved.unknown.without(registered).iter().for_each(|it| resolved.unknown.remove(it));
         if of_parent.are_some_pending && resolved.has_losses {
@@ -128,7 +160,8 @@ impl AddressSpace {
 
     /// Without the child's answer, pages are unknown that its parent or itself may have changed.
     fn decide_without_markers(&mut self, of_parent: &Uncertain, own: &Changes) {
-        let mut doubtful = of_parent.left_out();
+        let [mut doubtful, wiped] = of_parent.left_out();
+        doubtful.insert_all(&wiped);
         doubtful.insert_all(&of_parent.changes.touched());
         doubtful.insert_all(&own.touched());
         if of_parent.answers.is_empty() || of_parent.are_some_pending {
@@ -189,5 +222,84 @@ impl AddressSpace {
         self.tell_identity();
         let open = |&pid: &u32| ProcessFiles::of_thread(pid).ok();
         candidates.iter().filter_map(open).find(|files| self.shows_secret(files))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page_table::UNKNOWN;
+
+    fn set(pages: &[u64]) -> RangeSet {
+        runs_of(pages.iter().copied())
+    }
+
+    /// A child of a parent whose pages 0 to 5 were evicted, 3 to 5 without a marker.
+    fn child() -> AddressSpace {
+        let mut space = AddressSpace::of_nothing();
+        for page in 0..6 {
+            space.table.set(page, Entry { place: Place::Stored(page as u32), ..UNKNOWN });
+        }
+        space.mark_later(3 * PAGE..6 * PAGE);
+        space
+    }
+
+    /// Pages that the child has, pages that are gone, and pages that it will not get.
+    fn decided(of_parent: &Uncertain, child_mappings: &ChildMappings) -> [Vec<u64>; 3] {
+        let mut space = child();
+        space.decide_by(of_parent, &Changes::default(), child_mappings);
+        let is_there = |page: &u64| space.table.get(*page).place == Place::Stored(*page as u32);
+        let is_unknown = |page: &u64| space.layout.awaits_poison(page * PAGE);
+        let (there, gone): (Vec<u64>, Vec<u64>) = (0..6).partition(is_there);
+        let (unknown, gone) = gone.into_iter().partition(is_unknown);
+        [there, gone, unknown]
+    }
+
+    /// The parent says that the pages 1 and 4 are wiped and 2 and 5 are not copied, before the fork
+    /// or after it.
+    fn with_advice(was_reported: bool) -> Uncertain {
+        let [wiped, not_copied] = [set(&[1, 4]), set(&[2, 5])];
+        let answers = vec![ForkAdvice { not_copied, wiped, ..ForkAdvice::default() }];
+        Uncertain { answers, was_reported, ..Uncertain::default() }
+    }
+
+    fn mappings(registered: &[u64], wiped: &[u64], marked: &[u64]) -> ChildMappings {
+        let [registered, wiped, marked] = [registered, wiped, marked].map(set);
+        ChildMappings { registered, wiped, marked }
+    }
+
+    #[test]
+    fn the_mappings_of_a_child_decide_where_the_markers_are_late() {
+        let all = [0, 1, 2, 3, 4, 5];
+        // The advice came after the fork.
+        let copied = mappings(&all, &[], &[0, 1, 2]);
+        assert_eq!(decided(&with_advice(true), &copied), [all.to_vec(), vec![], vec![]]);
+        // It came before.
+        let left_out = mappings(&[0, 1, 3, 4], &[1, 4], &[0]);
+        let expected = [vec![0, 3], vec![1, 2, 4, 5], vec![]];
+        assert_eq!(decided(&with_advice(true), &left_out), expected);
+        // The advice held at the fork alone: no answer has it.
+        let of_parent = Uncertain { was_reported: true, ..Uncertain::default() };
+        assert_eq!(decided(&of_parent, &left_out), expected);
+    }
+
+    #[test]
+    fn after_a_fork_that_was_not_reported_a_child_may_have_changed_its_advice() {
+        let all = [0, 1, 2, 3, 4, 5];
+        let copied = mappings(&all, &[], &[0, 1, 2]);
+        assert_eq!(decided(&with_advice(false), &copied), [vec![0, 1, 2, 3, 5], vec![], vec![4]]);
+        let advised = mappings(&all, &[3], &[0, 1, 2]);
+        let expected = [vec![0, 1, 2, 5], vec![], vec![3, 4]];
+        assert_eq!(decided(&with_advice(false), &advised), expected);
+        let left_out = mappings(&[0, 1, 3, 4], &[1, 4], &[0]);
+        assert_eq!(decided(&with_advice(false), &left_out), [vec![0, 3], vec![1, 2, 5], vec![4]]);
+    }
+
+    #[test]
+    fn a_page_without_a_marker_is_lost_unless_the_child_was_wiped() {
+        let all = [0, 1, 2, 3, 4, 5];
+        let mappings = mappings(&all, &[1], &[0]);
+        let of_parent = Uncertain { was_reported: true, ..Uncertain::default() };
+        assert_eq!(decided(&of_parent, &mappings), [vec![0, 3, 4, 5], vec![1], vec![2]]);
     }
 }

@@ -306,7 +306,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::address_space::changes::Changes;
     use crate::address_space::for_tests::{STAGING, Written};
     use crate::address_space::inheritance::Uncertain;
     use crate::page_table::{HEAT_MAX, UNKNOWN};
@@ -392,8 +391,7 @@ mod tests {
         assert!(!space.give_back(first + 1, &page).unwrap(), "nobody has it");
         let error = space.give_back(first, &page).unwrap_err(); // its userfaultfd is none
         assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
-        let (answers, changes) = (Vec::new(), Changes::default());
-        space.layout.inherit_undecided(Uncertain { answers, changes, are_some_pending: false });
+        space.layout.inherit_undecided(Uncertain::default());
         let error = space.give_back(first, &page).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
     }

@@ -34,8 +34,7 @@ fn changes_of_the_parent_count_until_the_child_is_decided() {
     child.note_pending_of_parent();
     assert!(child.is_settled() && child.take_undecided().is_none());
     for are_some_pending in [false, true] {
-        let (answers, changes) = (Vec::new(), Changes::default());
-        child.inherit_undecided(Uncertain { answers, changes, are_some_pending: false });
+        child.inherit_undecided(Uncertain::default());
         assert!(child.is_undecided() && !child.is_settled());
         child.note_change_of_parent(Change::Unmapped(page(0)));
         if are_some_pending {
