@@ -97,6 +97,8 @@ fn main() -> ExitCode {
     add(name, missing.clone(), Box::new(counted_once));
     let name = "pages_of_many_small_children_count_once".to_owned();
     add(name, missing.clone(), Box::new(small_counted_once));
+    let name = "helpers_of_killed_children_count_nothing".to_owned();
+    add(name, missing.clone(), Box::new(helpers_count_nothing));
     let name = "what_is_stopped_holds_up_nobody".to_owned();
     add(name, missing.clone(), Box::new(nobody_held_up));
     let missing_core = missing.clone().or_else(no_core_file);
@@ -532,6 +534,14 @@ fn small_counted_once() {
     let told = report("32M", "many-small");
     let peak = told["peak_bytes"].as_u64().unwrap();
     assert!(peak < (32 << 20) * 5 / 4, "{told}");
+}
+
+/// The helper of a killed child has the 32 MiB that the child shared with its parent. Counted by
+/// itself, it would add 16 MiB to the peak.
+fn helpers_count_nothing() {
+    let told = report("100M", "killed-children");
+    let peak = told["peak_bytes"].as_u64().unwrap();
+    assert!(peak < 40 << 20, "{told}");
 }
 
 /// Two processes of 32 MiB, of which one is stopped: pages of the other leave.

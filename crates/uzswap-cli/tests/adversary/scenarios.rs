@@ -1,7 +1,8 @@
 //! Programs that do one odd thing, while the limit keeps their memory moving.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -257,6 +258,7 @@ pub(crate) fn run(name: &str) -> ! {
         "writes-to-stderr" => writes_to_stderr(),
         "many-read" => many_read(),
         "many-small" => many_small(),
+        "killed-children" => killed_children(),
         "many-write" => many_write(),
         "workers" => workers(),
         // Registered memory must not split the mapping that the kernel reports it by.
@@ -1178,6 +1180,42 @@ fn many_write() {
         child
     });
     children.into_iter().for_each(|child| assert!([0, 9].contains(&raw::wait(child))));
+    check(at);
+}
+
+/// Children that are killed while their helpers are stopped: these have all that was shared.
+fn killed_children() {
+    let at = filled();
+    let supervisor = raw::parent();
+    let helpers = || -> BTreeSet<i32> {
+        let tasks = fs::read_dir(format!("/proc/{supervisor}/task")).expect("/proc");
+        let of_task = |task: io::Result<fs::DirEntry>| {
+            fs::read_to_string(task.expect("a thread").path().join("children")).unwrap_or_default()
+        };
+        let children: String = tasks.map(of_task).collect();
+        children.split_ascii_whitespace().map(|pid| pid.parse().expect("a number")).collect()
+    };
+    for _ in 0..8 {
+        let before = helpers();
+        let child = raw::fork();
+        if child == 0 {
+            loop {
+                thread::park();
+            }
+        }
+        let start = Instant::now();
+        let helper = loop {
+            if let Some(&helper) = helpers().difference(&before).next() {
+                break helper;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "the child has no helper");
+        };
+        raw::signal(helper, libc::SIGSTOP);
+        raw::signal(child, libc::SIGKILL);
+        assert_eq!(raw::wait(child), libc::SIGKILL);
+        thread::sleep(Duration::from_millis(100));
+        raw::signal(helper, libc::SIGCONT);
+    }
     check(at);
 }
 
