@@ -205,24 +205,31 @@ impl Pager {
     }
 
     /// A process without a helper was found. If a managed process forked it while nothing of that
-    /// was registered, it is an outsider from now on. Returns whether a space counts its memory. A
-    /// later child of a managed process has a space from its fork on. The child's first write to a
-    /// shared page faults before the kernel copies the page.
+    /// was registered, it is an outsider from now on. So is a process whose parent has ended, and
+    /// the helper of a child that was killed: it has the child's memory. Returns whether a space
+    /// counts its memory. A later child of a managed process has a space from its fork on. The
+    /// child's first write to a shared page faults before the kernel copies the page.
     pub(crate) fn see_without_helper(&self, pid: u32) -> bool {
         let Some(places) = process::places_of_program(pid) else { return false };
         let above = same_program_above(pid);
-        let is_above =
-            |space: &&SpaceHandle| lock(space).process.pid().is_some_and(|it| above.contains(&it));
+        let pid_of = |space: &SpaceHandle| lock(space).process.pid();
         let spaces = self.spaces();
-        let Some(parent) = spaces.iter().find(is_above) else { return false };
-        let mut parent = lock(parent);
-        if parent.registration.is_any() && parent.protection.is_on() {
+        let find = |is_it: &dyn Fn(u32) -> bool| {
+            spaces.iter().find(|space| pid_of(space).is_some_and(is_it))
+        };
+        let relative = match above.is_empty() {
+            true => find(&|pid| process::places_of_program(pid) == Some(places)),
+            false => find(&|pid| above.contains(&pid)),
+        };
+        let Some(relative) = relative else { return false };
+        let mut relative = lock(relative);
+        if !above.is_empty() && relative.registration.is_any() && relative.protection.is_on() {
             return true;
         }
-        let group = parent.charge.group().cloned().unwrap_or_default();
-        let resident = parent.resident_bytes();
-        parent.join_group(&group, resident);
-        drop(parent);
+        let group = relative.charge.group().cloned().unwrap_or_default();
+        let resident = relative.resident_bytes();
+        relative.join_group(&group, resident);
+        drop(relative);
         self.add_outsider(pid, &group, places);
         if group.members() == 1 {
             self.lost(&group, 0, &spaces.iter().collect::<Vec<_>>()); // it could not be added
