@@ -334,6 +334,38 @@ static void reach_limit(void)
     uz_zswap_free(zswap);
 }
 
+/* A cold page is compressed again, and another one is stored so from the start. */
+static void compress_densely(void)
+{
+    uz_options *options = uz_options_new();
+    uz_zswap *zswap = NULL;
+    page_bytes pages[2], page;
+    uint64_t saved = 0, again = 1;
+    set(options, "dense", "zstd:19");
+    expect(UZ_OK, uz_zswap_new(options, &zswap), "zswap_new");
+    uz_options_free(options);
+    for (uint64_t key = 0; key < 2; key++) {
+        fill_part(pages[key], key, 1, UZ_PAGE_SIZE);
+        for (size_t at = 0; at < UZ_PAGE_SIZE; at++)
+            pages[key][at] = "acgt"[pages[key][at] % 4];
+    }
+    expect(UZ_OK, uz_store(zswap, 0, pages[0]), "store");
+    expect(UZ_OK, uz_recompress(zswap, 0, &saved), "recompress");
+    if (saved < UZ_PAGE_SIZE / 8)
+        fail("%llu bytes were saved", (unsigned long long)saved);
+    expect(UZ_OK, uz_store_dense(zswap, 1, pages[1]), "store_dense");
+    expect(UZ_OK, uz_recompress(zswap, 2, NULL), "recompress no page");
+    for (uint64_t key = 0; key < 2; key++) {
+        expect(UZ_OK, uz_recompress(zswap, key, &again), "recompress again");
+        if (again != 0)
+            fail("a dense page was compressed again");
+        expect(UZ_OK, uz_load(zswap, key, page), "load");
+        if (memcmp(page, pages[key], UZ_PAGE_SIZE) != 0)
+            fail("a dense page is wrong");
+    }
+    uz_zswap_free(zswap);
+}
+
 /* A page that does not compress is refused. The others of its batch are stored. */
 static void refuse_random_page(void)
 {
@@ -417,6 +449,7 @@ int main(int count, char **arguments)
     refuse(zswap);
     reach_limit();
     refuse_random_page();
+    compress_densely();
     uz_zswap_free(zswap);
     printf("uzswap %s: all pages were right\n", uz_version());
     return 0;

@@ -210,6 +210,20 @@ uz_status uz_invalidate(uz_zswap * zswap, uint64_t key);
 // to `*count`, unless that is NULL.
 uz_status uz_invalidate_range(uz_zswap * zswap, uint64_t first, uint64_t last, uint64_t * count);
 
+// As uz_store(), and takes more time so that the page takes less room: by the compressor of the
+// option `dense`, if there is one, or else by the ordinary one at its densest. A load takes the time
+// of that compressor.
+uz_status uz_store_dense(uz_zswap * zswap,
+                         uint64_t key,
+                         const void * page);
+
+// Compresses the page of `key` as uz_store_dense() would, and keeps the result if that is smaller.
+// Writes the bytes saved to `*bytes`, unless that is NULL: 0 if nothing was, or if the pool has no
+// page of the key.
+//
+// Errors: UZ_CORRUPT; the page stays in the store. UZ_ARGUMENT.
+uz_status uz_recompress(uz_zswap * zswap, uint64_t key, uint64_t * bytes);
+
 // Packs the objects of the pool together and gives the pages of memory that come free back to the
 // kernel. Writes their number to `*pages`, unless that is NULL.
 uz_status uz_compact(uz_zswap * zswap, uint64_t * pages);

@@ -219,6 +219,32 @@ pub extern "C" fn uz_invalidate_range(
     })
 }
 
+/// As uz_store(), and takes more time so that the page takes less room: by the compressor of the
+/// option `dense`, if there is one, or else by the ordinary one at its densest. A load takes the time
+/// of that compressor.
+#[unsafe(no_mangle)]
+pub extern "C" fn uz_store_dense(zswap: Shared<Store>, key: u64, page: Input) -> Status {
+    call(|| {
+        let (zswap, page) = (zswap.get("zswap")?.zswap(), page.page("page")?);
+        zswap.store_densely(PageKey(key), page)?;
+        Ok(Status::UzOk)
+    })
+}
+
+/// Compresses the page of `key` as uz_store_dense() would, and keeps the result if that is smaller.
+/// Writes the bytes saved to `*bytes`, unless that is NULL: 0 if nothing was, or if the pool has no
+/// page of the key.
+///
+/// Errors: UZ_CORRUPT; the page stays in the store. UZ_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn uz_recompress(zswap: Shared<Store>, key: u64, mut bytes: Place<u64>) -> Status {
+    call(|| {
+        let (zswap, place) = (zswap.get("zswap")?.zswap(), bytes.optional("bytes")?);
+        write(place, zswap.recompress(PageKey(key))?);
+        Ok(Status::UzOk)
+    })
+}
+
 /// Packs the objects of the pool together and gives the pages of memory that come free back to the
 /// kernel. Writes their number to `*pages`, unless that is NULL.
 #[unsafe(no_mangle)]
