@@ -75,6 +75,11 @@ pub(super) fn remarks(target: &Target) -> Vec<String> {
     remarks
 }
 
+/// The measurement of the best compressor of `run`.
+pub(super) fn best(measured: &[Measured]) -> Option<&Measured> {
+    choose(measured.iter().filter(|one| !one.is_of_kernel()))
+}
+
 /// For one program: a limit that leaves its working set as it is.
 pub(super) fn for_run(
     target: &Target,
@@ -84,7 +89,7 @@ pub(super) fn for_run(
     if target.is_machine || unmanaged(target).is_some() {
         return None;
     }
-    let best = choose(measured)?;
+    let best = best(measured)?;
     let kept = Kept::of(target.bytes, best, working_set);
     // Memory of programs that `run` cannot manage stays beside what the others need.
     let kept_bytes = (kept.bytes(target.bytes) + target.unmanaged_bytes()).min(target.bytes);
@@ -94,7 +99,7 @@ pub(super) fn for_run(
     let line = format!(
         "uzswap run --limit {}M --compressor {} -- {command}",
         limit / MIB,
-        best.compressor
+        best.plain_compressor()
     );
     let settings = vec![Setting::new("in a shell", vec![line])];
     let assumes = match kept {
@@ -107,7 +112,12 @@ pub(super) fn for_run(
         high_bytes: high_bytes.map(|high| high.max(limit)),
     };
     let advice = advice(Tool::Run, best, settings, (target.bytes, limit), assumes);
-    Some(Advice { least_time_factor: kept.least_time_factor(), limit_range: Some(range), ..advice })
+    Some(Advice {
+        compressor: best.plain_compressor().to_owned(),
+        least_time_factor: kept.least_time_factor(),
+        limit_range: Some(range),
+        ..advice
+    })
 }
 
 /// The limits of other runs in a sentence, where they are not about the same.

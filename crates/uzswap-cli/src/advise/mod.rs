@@ -1,7 +1,7 @@
 //! Advice: settings for a program or a machine, from measurements of its own pages.
 //!
 //! ```text
-//!  pages (a sample) --> replay: lz4, lzo-rle, zstd on zsmalloc --> Measured
+//!  pages (a sample) --> replay as run and the kernel compress --> Measured
 //!  accessed bits -----> windows ---> WorkingSet --.                   |
 //!  /proc, /sys -------> SwapState ----------> recommend <-------------'  --> text, JSON
 //! ```
@@ -31,6 +31,7 @@ use machine::SwapState;
 use uzswap::by_name::by_name;
 use uzswap::named_enum::named;
 use uzswap::page::PAGE_SIZE;
+use uzswap::zpool::ZpoolKind;
 use uzswap_pager::Uncounted;
 
 /// Pages from which on zsmalloc's classes are mostly filled.
@@ -120,11 +121,13 @@ impl Target {
     }
 }
 
-/// One compressor on the measured pages, with zsmalloc.
+/// One compressor on the measured pages, with the allocator of a tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The compressor.
+    /// The compressor, and its filter: none in the kernel.
     pub compressor: String,
+    /// The allocator: the kernel's zsmalloc, or that of `run`.
+    pub zpool: ZpoolKind,
     /// Pages that were compressed.
     pub pages: u64,
     /// Memory that all pages of the target take then: pool, metadata, refused pages.
@@ -148,6 +151,11 @@ impl Candidate for &Measured {
 }
 
 impl Measured {
+    /// Allocator and compressor.
+    pub fn name(&self) -> String {
+        format!("{} {}", self.zpool, self.compressor)
+    }
+
     /// Bytes of the pages over the memory that they take.
     pub fn ratio(&self) -> f64 {
         ratio(self.of_bytes, self.bytes.estimate)
@@ -156,6 +164,16 @@ impl Measured {
     /// The ends of the ratio's 95 % interval.
     fn ratio_interval(&self) -> (f64, f64) {
         (ratio(self.of_bytes, self.bytes.high), ratio(self.of_bytes, self.bytes.low))
+    }
+
+    /// The name of the compressor without its filter.
+    fn plain_compressor(&self) -> &str {
+        self.compressor.split('~').next().unwrap_or_default()
+    }
+
+    /// Whether the kernel keeps pages so.
+    fn is_of_kernel(&self) -> bool {
+        self.zpool == ZpoolKind::Zsmalloc
     }
 
     /// One store and one load, in microseconds.
@@ -198,6 +216,7 @@ impl Measured {
         let us = |ns: u64| ns as f64 / 1e3;
         Measured {
             compressor: findings.compressor.clone(),
+            zpool: findings.parts.zpool,
             pages,
             bytes: Estimate {
                 estimate: bytes(|it| it.estimate),
@@ -227,7 +246,7 @@ pub struct AdviceReport {
     pub corpus: CorpusInfo,
     /// The rule by which one compressor was chosen.
     pub goal: String,
-    /// One element a compressor.
+    /// One element a compressor of each tool.
     pub measured: Vec<Measured>,
     /// The memory that the program touches; absent where that was not sampled.
     #[serde(skip_serializing_if = "Option::is_none")]

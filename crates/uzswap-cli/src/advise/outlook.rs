@@ -236,6 +236,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::corpus::sample::Estimate;
+    use uzswap::zpool::ZpoolKind;
 
     const MIB: u64 = 1 << 20;
 
@@ -253,7 +254,8 @@ pub(super) mod tests {
     fn four_to_one() -> Measured {
         let bytes = Estimate { estimate: 25 * MIB, low: 25 * MIB, high: 25 * MIB };
         Measured {
-            compressor: "zstd".to_owned(),
+            compressor: "zstd~auto".to_owned(),
+            zpool: ZpoolKind::Packed,
             pages: 25_600,
             bytes,
             of_bytes: 100 * MIB,

@@ -54,7 +54,7 @@ pub fn recommend(
         outlook,
         warnings,
     };
-    let Some(best) = choose(measured) else {
+    let Some(best) = for_run::best(measured) else {
         let verdict = "No page was measured: there is nothing to advise.".to_owned();
         return none(warnings, Vec::new(), verdict);
     };
@@ -103,8 +103,9 @@ pub fn recommend(
         verdict.push(first.cost());
         verdict.extend(first.limit_range.and_then(for_run::range_in_words));
     }
-    warnings.extend(advice.iter().filter_map(|it| denser_elsewhere(it, best)));
-    let timed: Vec<Timed<'_>> = measured.iter().map(timed).collect();
+    let of_kernel = best_of(measured, is_of_kernel);
+    warnings.extend(advice.iter().filter_map(|it| denser_elsewhere(it, of_kernel?)));
+    let timed: Vec<Timed<'_>> = measured.iter().filter(|it| it.is_of_kernel()).map(timed).collect();
     warnings.extend(recompression::answer(&timed, None));
     Recommendation { verdict, advice, outlook, warnings }
 }
@@ -147,7 +148,7 @@ fn timed(measured: &Measured) -> Timed<'_> {
 
 /// A sentence where a tool of this kernel lacks the compressor that the rule would choose.
 fn denser_elsewhere(advice: &Advice, best: &Measured) -> Option<String> {
-    (advice.compressor != best.compressor && is_of_kernel(&best.compressor)).then(|| {
+    (advice.tool != Tool::Run && advice.compressor != best.compressor).then(|| {
         format!(
             "The {} of this kernel lacks {}, the best compressor for these pages ({:.1} to 1).",
             advice.tool,
@@ -178,9 +179,9 @@ impl Recommendation {
     }
 }
 
-/// The measurement of a tool's best compressor.
+/// The measurement of the kernel's best compressor.
 fn best_of(measured: &[Measured], is_there: impl Fn(&str) -> bool) -> Option<&Measured> {
-    choose(measured.iter().filter(|one| is_there(&one.compressor)))
+    choose(measured.iter().filter(|one| one.is_of_kernel() && is_there(&one.compressor)))
 }
 
 /// Real memory for compressed pages, and the uncompressed pages that fit in it.
@@ -265,7 +266,7 @@ fn second(
     measured: &[Measured],
     is_there: impl Fn(&str) -> bool,
 ) -> Option<String> {
-    let all = measured.iter().filter(|one| is_there(&one.compressor));
+    let all = measured.iter().filter(|one| one.is_of_kernel() && is_there(&one.compressor));
     let densest = all.max_by(|one, other| one.ratio().total_cmp(&other.ratio()))?;
     (densest.ratio() > best.ratio() * 1.1).then(|| densest.compressor.clone())
 }
@@ -336,15 +337,17 @@ mod tests {
     use crate::advise::machine::SwapArea;
     use crate::advise::outlook::tests::touching;
     use crate::corpus::sample::Estimate;
+    use uzswap::zpool::ZpoolKind::{self, Packed, Zsmalloc};
     use uzswap_pager::Uncounted;
 
     const GIB: u64 = 1 << 30;
 
-    fn measured(compressor: &str, ratio: f64, store_us: f64) -> Measured {
+    fn measured(zpool: ZpoolKind, compressor: &str, ratio: f64, store_us: f64) -> Measured {
         let pages = 20_000;
         let bytes = (3.0 * GIB as f64 / ratio) as u64;
         Measured {
             compressor: compressor.to_owned(),
+            zpool,
             pages,
             bytes: Estimate { estimate: bytes, low: bytes / 50 * 49, high: bytes / 50 * 51 },
             of_bytes: 3 * GIB,
@@ -353,8 +356,14 @@ mod tests {
         }
     }
 
-    fn both() -> [Measured; 2] {
-        [measured("lz4", 2.5, 3.0), measured("zstd", 4.0, 12.0)]
+    /// Of `run`, and of the kernel.
+    fn both() -> [Measured; 4] {
+        [
+            measured(Packed, "lz4~auto", 2.8, 3.0),
+            measured(Packed, "zstd~auto", 4.0, 12.0),
+            measured(Zsmalloc, "lz4", 2.5, 3.0),
+            measured(Zsmalloc, "zstd", 3.5, 12.0),
+        ]
     }
 
     fn program(bytes: u64) -> Target {
@@ -400,13 +409,13 @@ mod tests {
         assert_eq!(run.confidence, Confidence::Medium);
         assert!(found.verdict[0].starts_with("Use: uzswap run --limit 1920M"), "{found:?}");
         assert!(found.verdict[1].starts_with("Effect: 1.9 GiB instead of 3.0 GiB (saves 1.1 GiB"));
-        // 1.5 GiB at 4 to 1, and a quarter; their size is that of the uncompressed pages.
+        // 1.5 GiB at 3.5 to 1, and a quarter; their size is that of the uncompressed pages.
         let zram = tool(&found, Tool::Zram).unwrap();
         assert!(
-            zram.settings[0].lines.contains(&"zram-resident-limit = 480".to_owned()),
+            zram.settings[0].lines.contains(&"zram-resident-limit = 549".to_owned()),
             "{zram:?}"
         );
-        assert!(zram.settings[0].lines.contains(&"zram-size = 1536".to_owned()), "{zram:?}");
+        assert!(zram.settings[0].lines.contains(&"zram-size = 1537".to_owned()), "{zram:?}");
         assert_eq!(tool(&found, Tool::Zswap), None);
         assert!(found.warnings.iter().any(|it| it.starts_with("No advice for zswap")));
     }
@@ -443,7 +452,8 @@ mod tests {
 
     #[test]
     fn pages_that_do_not_compress_get_no_setting() {
-        let found = recommend(&program(GIB), &[measured("lz4", 1.02, 3.0)], None, &machine(GIB));
+        let found =
+            recommend(&program(GIB), &[measured(Packed, "lz4", 1.02, 3.0)], None, &machine(GIB));
         assert!(found.verdict[0].starts_with("Do not bother"), "{found:?}");
         assert_eq!(found.advice, []);
     }
@@ -488,10 +498,12 @@ mod tests {
     #[test]
     fn cold_pages_of_zram_are_recompressed_where_the_kernel_can() {
         // zstd is denser, and too slow for the rule.
-        let slow = [measured("lz4", 2.5, 3.0), measured("zstd", 3.0, 100.0)];
+        let slow = [Packed, Zsmalloc]
+            .map(|zpool| [measured(zpool, "lz4", 2.5, 3.0), measured(zpool, "zstd", 3.0, 100.0)]);
+        let slow = slow.as_flattened();
         let mut state = machine(GIB);
         let lines = |state: &SwapState| {
-            let found = recommend(&program(3 * GIB), &slow, None, state);
+            let found = recommend(&program(3 * GIB), slow, None, state);
             let zram = tool(&found, Tool::Zram).unwrap();
             zram.settings.iter().flat_map(|it| it.lines.clone()).collect::<Vec<_>>().join("\n")
         };

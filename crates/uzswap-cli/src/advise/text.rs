@@ -44,10 +44,12 @@ fn of_tool(advice: &Advice, is_alternative: bool) -> String {
 }
 
 fn measurements(report: &AdviceReport, screen: Screen) -> String {
-    let mut table = table(&["COMPRESSOR", "RATIO", "95% SURE", "MEMORY", "STORE us", "LOAD us"]);
+    let mut table =
+        table(&["ALLOCATOR", "COMPRESSOR", "RATIO", "95% SURE", "MEMORY", "STORE us", "LOAD us"]);
     for measured in &report.measured {
         let (low, high) = measured.ratio_interval();
         table.add_row([
+            measured.zpool.to_string(),
             measured.compressor.clone(),
             format!("{:.2}", measured.ratio()),
             format!("{low:.2}-{high:.2}"),
@@ -57,11 +59,12 @@ fn measurements(report: &AdviceReport, screen: Screen) -> String {
         ]);
     }
     let caption = format!(
-        "{}, {}; {} pages compressed with zsmalloc; chosen: {}",
+        "{}, {}; {} pages compressed as uzswap run does, and as the kernel does (zsmalloc); \
+         chosen: {}",
         in_brief(&report.target.origin),
         human_size(report.target.bytes),
         thousands(report.corpus.pages),
         report.goal
     );
-    section("MEASURED", &caption, &fitted(table, &[2], screen))
+    section("MEASURED", &caption, &fitted(table, &[3], screen))
 }

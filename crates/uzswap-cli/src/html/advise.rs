@@ -32,22 +32,19 @@ fn figures(report: &AdviceReport) -> Vec<Figure> {
         ..Bar::default()
     };
     let memory = report.measured.iter().map(|it| Bar {
-        name: it.compressor.clone(),
+        name: it.name(),
         value: it.bytes.estimate as f64,
         range: Some((it.bytes.low as f64, it.bytes.high as f64)),
         ..Bar::default()
     });
     let memory = Group { name: String::new(), bars: memory.chain([all]).collect() };
     let of = |name: &str, us: fn(&Measured) -> f64| {
-        let bar = |it: &Measured| Bar {
-            name: it.compressor.clone(),
-            value: us(it) * 1e3,
-            ..Bar::default()
-        };
+        let bar = |it: &Measured| Bar { name: it.name(), value: us(it) * 1e3, ..Bar::default() };
         Group { name: name.to_owned(), bars: report.measured.iter().map(bar).collect() }
     };
     let times = [of("store", |it| it.store_us), of("load", |it| it.load_us)];
-    let reach = "All pages with zsmalloc. The thin line is the 95 % interval of a sample.";
+    let reach = "All pages, as uzswap run keeps them and as the kernel does (zsmalloc). The thin line is \
+                 the 95 % interval of a sample.";
     vec![
         bars("Memory of all pages", reach, Unit::Bytes, ("memory", None), &[memory]),
         bars(

@@ -111,10 +111,12 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """A compressor on zsmalloc."""
+    """A compressor, as uzswap run or the kernel has it."""
 
-    #: Its name.
+    #: Its name and its filter; the kernel has none.
     compressor: str
+    #: The allocator: zsmalloc of the kernel, or that of uzswap run.
+    zpool: str
     #: Pages that were compressed.
     pages: int
     #: Memory that all pages take: pool, metadata, refused pages.
