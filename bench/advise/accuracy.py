@@ -3,8 +3,8 @@
 
 For each program:
   advice  uzswap advise -- CMD: compressor, limit, predicted saving; seconds beyond the command's own
-  sweep   uzswap compare -- CMD with all pages, zsmalloc, zbud, z3fold x five compressors: the memory
-          of the advised combination against that of the sweep's best by the same goal
+  sweep   uzswap compare -- CMD with all pages, four allocators x five compressors, filtered: the
+          memory of the advised combination against that of the sweep's best by the same goal
   live    uzswap compare --limit LIMIT -- CMD: the saving that the runs show, against the prediction
 
 Usage: accuracy.py [--uzswap PATH] [--runs N] [NAME ...]
@@ -23,7 +23,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OWN = os.path.join(HERE, "../../crates/uzswap-cli/tests/programs")
-COMPRESSORS = "lz4,lzo,lzo-rle,zstd,deflate"
+COMPRESSORS = ",".join(f"{name}~auto" for name in ("lz4", "lzo", "lzo-rle", "zstd", "deflate"))
 # The rule of crates/uzswap-cli/src/report/choice.rs.
 SAVING_MIN, US_PER_PERCENT = 3.0, 1.0
 
@@ -94,7 +94,8 @@ def choose(rows):
 
 def sweep(uzswap, command):
     """Memory and time a page of each combination, on all pages."""
-    flags = ["--compressor", COMPRESSORS, "--runs", "1", "--sample", "all", "--tree", "--json"]
+    flags = ["--zpool", "packed,zsmalloc,zbud,z3fold", "--compressor", COMPRESSORS, "--runs", "1"]
+    flags += ["--sample", "all", "--tree", "--json"]
     document, _ = answer(uzswap, "compare", *flags, "--", *command)
     rows = []
     for row in document["combinations"]:
@@ -122,8 +123,9 @@ def measure(uzswap, command, runs):
     limit = run["settings"][0]["lines"][0].split("--limit ")[1].split()[0]
     rows = sweep(uzswap, command)
     best = choose(rows)
-    advised = next(row for row in rows if row[2] == f"zsmalloc {run['compressor']}")
-    flags = ["--limit", limit, "--zpool", "zsmalloc", "--compressor", run["compressor"]]
+    compressor = f"{run['compressor']}~auto"
+    advised = next(row for row in rows if row[2] == f"packed {compressor}")
+    flags = ["--limit", limit, "--zpool", "packed", "--compressor", compressor]
     live, _ = answer(uzswap, "compare", *flags, "--runs", str(runs), "--json", "--", *command)
     row = live["combinations"][0]
     if not row["runs"]:
@@ -132,7 +134,7 @@ def measure(uzswap, command, runs):
     times = sorted(one["real_s"] for one in row["runs"])
     saved = live["warm_up"]["peak_bytes"] - peaks[len(peaks) // 2]
     return (
-        f"{limit:>6} {run['compressor']:8} {best[2]:17} {advised[0] / best[0]:6.3f}"
+        f"{limit:>6} {run['compressor']:8} {best[2]:21} {advised[0] / best[0]:6.3f}"
         f" {run['saves_bytes'] / 2**20:8.1f} {saved / 2**20:8.1f} {run['saves_bytes'] / saved:6.2f}"
         f" {times[len(times) // 2] / alone:7.2f} {alone:6.2f} {(seconds - captured) / alone:7.2f}"
     )
@@ -145,9 +147,9 @@ def main():
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     print(
-        "program      limit  advised  best of the sweep  memory  predicts   saves  ratio"
+        "program      limit  advised  best of the sweep      memory  predicts   saves  ratio"
         "  x time  alone  beyond\n"
-        "                                                to best       MiB     MiB"
+        "                                                    to best       MiB     MiB"
         "                  s   /alone"
     )
     with tempfile.TemporaryDirectory() as folder:
