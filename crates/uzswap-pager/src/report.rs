@@ -7,6 +7,7 @@ use crate::account::held_back::HeldBack;
 use crate::account::peaks::AtPeak;
 use crate::account::timeline::RunSample;
 use crate::account::uncounted::Uncounted;
+use crate::program::procfs::size_of;
 use crate::store::writeback::WriteBackReport;
 use crate::telemetry::counters::{FaultTimes, FreeTimes, PagerCounts};
 use uzswap::page::PAGE_SIZE;
@@ -92,7 +93,7 @@ pub(super) fn are_page_tables_large(bytes: u64, limit_bytes: u64) -> bool {
 impl Pager {
     pub(super) fn report(&self, trace: Option<RecordReport>) -> RunReport {
         let own = [Some(std::process::id()), self.guard_pid()].into_iter().flatten();
-        let own_pages: u64 = own.map(|pid| process::private_pages(pid).unwrap_or(0)).sum();
+        let own_pages: u64 = own.filter_map(size_of).map(|size| size.anonymous).sum();
         let peak = self.account.peak();
         let cpu = process::cpu_time();
         let (at_peak, held_back, timeline) = self.account.begin_sample().into_history();

@@ -19,27 +19,31 @@ pub struct Entry(u64);
 impl Entry {
     /// The page is resident, and no other process maps it.
     pub fn is_alone(self) -> bool {
-        const PRESENT: u64 = 1 << 63;
-        const MAPPED_ONCE: u64 = 1 << 56;
-        self.0 & PRESENT != 0 && self.0 & MAPPED_ONCE != 0
+        self.is_present() && self.has(56)
     }
 
     /// The page is resident.
     pub fn is_present(self) -> bool {
-        const PRESENT: u64 = 1 << 63;
-        self.0 & PRESENT != 0
+        self.has(63)
     }
 
     /// The page is in swap, not in memory.
     pub fn is_swapped(self) -> bool {
-        const PRESENT: u64 = 1 << 63;
-        const SWAPPED: u64 = 1 << 62;
-        self.0 & PRESENT == 0 && self.0 & SWAPPED != 0
+        !self.is_present() && self.has(62)
     }
 
-    /// It is write-protected by a userfaultfd.
-    pub fn is_write_protected(self) -> bool {
-        self.0 & 1 << 57 != 0
+    /// The page is of a file or of shared memory.
+    pub fn is_of_file(self) -> bool {
+        self.has(61)
+    }
+
+    /// The number of its frame; 0 without `CAP_SYS_ADMIN`.
+    pub fn frame(self) -> u64 {
+        self.0 & ((1 << 55) - 1)
+    }
+
+    fn has(self, bit: u32) -> bool {
+        self.0 >> bit & 1 == 1
     }
 }
 

@@ -61,35 +61,17 @@ fn cpu_time_of(who: libc::c_int) -> CpuTime {
 /// Of reading `/proc/self/smaps_rollup`.
 pub fn anonymous_bytes() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/self/smaps_rollup")?;
-    let kib = |name: &str| {
-        text.lines().find_map(|line| {
-            line.strip_prefix(name)?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-        })
-    };
-    let anonymous = kib("Anonymous:").ok_or_else(|| {
+    let anonymous = bytes_after(&text, "Anonymous:").ok_or_else(|| {
         io::Error::new(io::ErrorKind::InvalidData, "smaps_rollup has no line 'Anonymous'")
     })?;
     // Kernels before 5.3 do not tell it from files.
-    Ok((anonymous + kib("Pss_Shmem:").unwrap_or(0)) * 1024)
+    Ok(anonymous + bytes_after(&text, "Pss_Shmem:").unwrap_or(0))
 }
 
-/// Resident private memory of a process, in host pages, as the kernel keeps count of it
-/// (`/proc/PID/statm`): at once, and up to some 64 pages a thread behind. Pages shared by a fork
-/// count for both processes.
-///
-/// # Errors
-///
-/// Of reading it.
-pub fn private_pages(pid: u32) -> io::Result<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/statm"))?;
-    let pages = |at| text.split_ascii_whitespace().nth(at)?.parse::<u64>().ok();
-    let (Some(resident), Some(files)) = (pages(1), pages(2)) else {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "statm does not have the expected fields",
-        ));
-    };
-    Ok(resident.saturating_sub(files))
+/// The bytes of the first line of a text of /proc that begins with `name`: `VmRSS:      12 kB`.
+pub fn bytes_after(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Keeps memory touched from now on out of transparent huge pages, so that the resident size is
@@ -459,15 +441,6 @@ mod tests {
         assert_eq!(before.sched_policy, after.sched_policy);
         // 0 where the kernel knows no such thing.
         assert!([0, SHORTEST_SLICE].contains(&after.sched_runtime), "{}", after.sched_runtime);
-    }
-
-    #[test]
-    fn private_memory_is_counted() {
-        // Of 64 MiB that are there for sure; other tests have memory, too.
-        let memory = std::hint::black_box(vec![1_u8; 16384 << 12]);
-        let pages = private_pages(std::process::id()).unwrap();
-        assert!(pages > 15_000, "{pages}");
-        drop(memory);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::Failure;
 use super::capture::failure;
 use super::size::check_available;
 use crate::corpus::capture::{
-    CaptureError, capture_file, capture_workload, sample_page_set, thin_page_set,
+    CaptureError, capture_file, capture_workload, is_core_dump, sample_page_set, thin_page_set,
 };
 use crate::corpus::observed::Observed;
 use crate::corpus::page_set::{About, PageSet, PageSetError, Place, hex};
@@ -257,17 +257,6 @@ fn sha256_of(mut file: File) -> io::Result<String> {
             Err(error) => return Err(error),
         }
     }
-}
-
-/// Whether `path` is an ELF file of type core. An unreadable one is not: reading it says why.
-fn is_core_dump(path: &Path) -> bool {
-    let mut start = [0; 18];
-    let is_file = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
-    // Type 4 in the byte order of the file.
-    is_file
-        && File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok()
-        && start.starts_with(b"\x7fELF")
-        && matches!(start[16..], [4, 0] | [0, 4])
 }
 
 /// A file that every run can read: the one given, or a copy of its contents where it is a pipe.

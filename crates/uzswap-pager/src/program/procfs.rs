@@ -18,7 +18,7 @@ use crate::range_set::RangeSet;
 use uzswap::page::PAGE_SIZE;
 use uzswap_preload::protocol::Control;
 use uzswap_sys::pagemap::{self, Found, Wanted};
-use uzswap_sys::process::compare_memory;
+use uzswap_sys::process::{bytes_after, compare_memory};
 use uzswap_sys::process_memory::ProcessMemory;
 
 /// Runs and pages of one query for resident pages. Faults wait meanwhile, and the next search asks
@@ -264,7 +264,7 @@ impl ProcessFiles {
 fn lazily_freed(smaps: &str) -> Vec<(Range<u64>, u64)> {
     let (mut range, mut found) = (0..0, Vec::new());
     for line in smaps.lines() {
-        if let Some(bytes) = bytes_in(line, "LazyFree:") {
+        if let Some(bytes) = bytes_after(line, "LazyFree:") {
             found.extend((bytes > 0).then(|| (range.clone(), bytes)));
         } else if let Some(mapping) = addresses(line) {
             range = mapping;
@@ -337,9 +337,7 @@ pub(crate) fn has_locked_memory(thread: u32) -> bool {
 
 /// Bytes of mappings that the process of a thread has locked.
 pub(crate) fn locked_bytes(thread: u32) -> u64 {
-    let locked = in_status(thread, "VmLck:");
-    let kib = locked.and_then(|text| text.strip_suffix(" kB")?.parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
+    status_of(thread).and_then(|status| bytes_after(&status, "VmLck:")).unwrap_or(0)
 }
 
 /// A thread of a process that has its memory, and the file of the program that it runs: the first
@@ -387,16 +385,21 @@ pub(crate) fn size_of(thread: u32) -> Option<Size> {
     size(&fs::read_to_string(format!("/proc/{thread}/statm")).ok()?)
 }
 
-/// The value of a line of /proc/PID/status.
+/// The text of /proc/PID/status; `None` if the thread has ended.
+fn status_of(thread: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{thread}/status")).ok()
+}
+
+/// The value of a line of it.
 fn in_status(pid: u32, name: &str) -> Option<String> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = status_of(pid)?;
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.map(|line| line.trim().to_owned())
 }
 
 /// Bytes of the kernel's page tables of a process.
 pub(crate) fn page_table_bytes_of(thread: u32) -> Option<u64> {
-    bytes_in(&fs::read_to_string(format!("/proc/{thread}/status")).ok()?, "VmPTE:")
+    bytes_after(&status_of(thread)?, "VmPTE:")
 }
 
 /// As [`ProcessFiles::part_of_anonymous`], for an unmanaged process.
@@ -405,7 +408,7 @@ pub(crate) fn part_of_anonymous_of(pid: u32) -> Option<u64> {
 }
 
 fn part_of_anonymous(smaps_rollup: &str) -> Option<u64> {
-    bytes_in(smaps_rollup, "Pss_Anon:")
+    bytes_after(smaps_rollup, "Pss_Anon:")
 }
 
 /// Mapped bytes of a process that do not count against the limit.
@@ -425,23 +428,16 @@ const CONTROL_BYTES: u64 =
 /// Mapped bytes of a process that do not count against the limit; `None` if it has ended.
 pub(crate) fn uncounted_of(thread: u32) -> Option<OfProcess> {
     // The kernel walks all pages for the parts.
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    let has = |name, least| bytes_in(&status, name).is_some_and(|bytes| bytes > least);
+    let status = status_of(thread)?;
+    let has = |name, least| bytes_after(&status, name).is_some_and(|bytes| bytes > least);
     if !has("RssShmem:", CONTROL_BYTES) && !has("HugetlbPages:", 0) {
         return None;
     }
     let rollup = fs::read_to_string(format!("/proc/{thread}/smaps_rollup")).ok()?;
-    let bytes = |name| bytes_in(&rollup, name).unwrap_or(0);
+    let bytes = |name| bytes_after(&rollup, name).unwrap_or(0);
     Some(OfProcess {
         shared_part: bytes("Pss_Shmem:"),
         huge_alone: bytes("Private_Hugetlb:"),
         huge_shared: bytes("Shared_Hugetlb:"),
     })
-}
-
-/// The bytes on a line of /proc in kB.
-fn bytes_in(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
 }

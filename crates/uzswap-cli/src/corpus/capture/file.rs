@@ -40,7 +40,7 @@ pub(super) fn capture(
     }
     let mut writer = PageSetWriter::create(out)?;
     let mut source = Source { path: from, file, plan, writer: &mut writer, signals: &signals };
-    if kind.is_file() && source.is_core()? {
+    if kind.is_file() && is_core(&source.file).map_err(failed)? {
         let notes = source.core(metadata.len())?;
         return finish(writer, format!("core dump {}", from.display()), notes);
     }
@@ -124,6 +124,15 @@ fn pieces_of_ranges(about: &About) -> impl Iterator<Item = (&PageRange, Range<u6
     })
 }
 
+/// Whether a file begins as a core dump does: the magic, and its type, ET_CORE.
+pub(super) fn is_core(file: &File) -> io::Result<bool> {
+    let mut start = [0; 18];
+    let bytes = file.read_at(&mut start, 0)?;
+    let little = u16::from_le_bytes([start[16], start[17]]);
+    let kind = if start[5] == 2 { little.swap_bytes() } else { little };
+    Ok(bytes == start.len() && start[..4] == elf::ELFMAG && kind == elf::ET_CORE.0)
+}
+
 /// Whole pages of a file.
 fn pages_of(metadata: &fs::Metadata) -> u64 {
     metadata.len() / PAGE_SIZE as u64
@@ -171,16 +180,6 @@ impl Source<'_> {
 
     fn check_signals(&self) -> Result<(), CaptureError> {
         self.signals.pending().map_or(Ok(()), |signal| Err(CaptureError::Interrupted(signal)))
-    }
-
-    /// Whether the file begins as a core dump does: the magic, and its type, ET_CORE.
-    fn is_core(&self) -> Result<bool, CaptureError> {
-        let mut start = [0; 18];
-        let bytes = self.file.read_at(&mut start, 0).map_err(|error| self.failed(error))?;
-        let [low, high] = [start[16], start[17]];
-        let little = u16::from_le_bytes([low, high]);
-        let kind = if start[5] == 2 { little.swap_bytes() } else { little };
-        Ok(bytes == start.len() && start[..4] == elf::ELFMAG && kind == elf::ET_CORE.0)
     }
 
     /// Takes a sample of a file of so many bytes. `None` where the plan has room for

@@ -21,6 +21,7 @@ mod unmanaged;
 mod visit;
 
 use std::ffi::OsString;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -283,6 +284,12 @@ pub fn capture_file<'a>(
     plan: SamplePlan,
 ) -> Result<About, CaptureError> {
     file::capture(from, out.into(), plan)
+}
+
+/// Whether `path` is an ELF file of type core. An unreadable one is not: reading it says why.
+pub fn is_core_dump(path: &Path) -> bool {
+    let is_file = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    is_file && File::open(path).and_then(|file| file::is_core(&file)).unwrap_or(false)
 }
 
 /// Takes a sample of a page set, with its origin and time. `None` where `plan` has room for all of

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
 use uzswap::page::PAGE_SIZE;
-use uzswap_sys::pagemap::{self, Found, Wanted};
+use uzswap_sys::pagemap::{self, ENTRY_BYTES, Entry, Found, Wanted};
 
 /// Runs of pages asked for in one look.
 const RUNS: usize = 1 << 10;
@@ -97,18 +96,14 @@ impl PageMap {
         runs: Vec<Range<u64>>,
         shared: &mut SharedPages,
     ) -> io::Result<Vec<Range<u64>>> {
-        // Documentation/admin-guide/mm/pagemap.rst.
-        const HAS_ONE_PROCESS: u64 = 1 << 56;
-        const FRAME: u64 = (1 << 55) - 1;
-
         let mut kept = Vec::new();
         for run in runs {
             self.each_entry(run, |at, entry| {
-                let number = match entry & FRAME {
+                let number = match entry.frame() {
                     0 => at / PAGE_SIZE as u64,
                     frame => frame,
                 };
-                if entry & HAS_ONE_PROCESS != 0 || shared.meets(number) {
+                if entry.is_alone() || shared.meets(number) {
                     add(&mut kept, at..at + PAGE_SIZE as u64);
                 }
             })?;
@@ -140,15 +135,11 @@ impl PageMap {
     }
 
     fn read(&self, addresses: Range<u64>) -> io::Result<Look> {
-        const PRESENT: u64 = 1 << 63;
-        const SWAPPED: u64 = 1 << 62;
-        const FILE_OR_SHARED: u64 = 1 << 61;
-
         let mut look = Look::default();
         self.each_entry(addresses, |at, entry| {
-            if entry & FILE_OR_SHARED == 0 && entry & PRESENT != 0 {
+            if entry.is_present() && !entry.is_of_file() {
                 add(&mut look.resident, at..at + PAGE_SIZE as u64);
-            } else if entry & SWAPPED != 0 {
+            } else if entry.is_swapped() {
                 look.swapped += 1;
             }
         })?;
@@ -156,22 +147,24 @@ impl PageMap {
     }
 
     /// Calls with the address of each page and its entry, as long as there is the process.
-    fn each_entry(&self, addresses: Range<u64>, mut call: impl FnMut(u64, u64)) -> io::Result<()> {
+    fn each_entry(
+        &self,
+        addresses: Range<u64>,
+        mut call: impl FnMut(u64, Entry),
+    ) -> io::Result<()> {
         let all = (addresses.end - addresses.start) / PAGE_SIZE as u64;
-        let mut bytes = vec![0; all.min(ENTRIES as u64) as usize * 8];
+        let mut room = vec![[0; ENTRY_BYTES]; all.min(ENTRIES as u64) as usize];
         let mut at = addresses.start;
         while at < addresses.end {
-            let pages = ((addresses.end - at) / PAGE_SIZE as u64).min(ENTRIES as u64) as usize;
-            let wanted = &mut bytes[..pages * 8];
-            let read = self.file.read_at(wanted, at / PAGE_SIZE as u64 * 8)?;
-            let (entries, _) = wanted[..read].as_chunks::<8>();
-            if entries.is_empty() {
-                break; // the process is gone
+            let pages = room.len().min(((addresses.end - at) / PAGE_SIZE as u64) as usize);
+            match pagemap::entries(&self.file, at, &mut room[..pages]) {
+                Ok(entries) => {
+                    (at..).step_by(PAGE_SIZE).zip(entries).for_each(|(at, it)| call(at, it))
+                }
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break, // it is gone
+                Err(error) => return Err(error),
             }
-            for entry in entries {
-                call(at, u64::from_ne_bytes(*entry));
-                at += PAGE_SIZE as u64;
-            }
+            at += (pages * PAGE_SIZE) as u64;
         }
         Ok(())
     }
