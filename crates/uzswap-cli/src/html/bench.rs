@@ -16,15 +16,10 @@ const RANGE: &str = "A bar is the median of the rounds, the thin line its range.
 /// The same of rates.
 const MEAN: &str = "A bar is the mean of the runs, the thin line their range. More is better.";
 
-/// A bar of a value alone.
-fn alone(name: impl Display, value: f64) -> Bar {
-    Bar { name: name.to_string(), value, ..Bar::default() }
-}
-
 /// A bar with its range, where that has ends.
 fn ranged(name: impl Display, Spread { median, min, max }: Spread) -> Bar {
     let has_ends = min.is_finite() && max.is_finite();
-    Bar { range: has_ends.then_some((min, max)), ..alone(name, median) }
+    Bar { range: has_ends.then_some((min, max)), ..Bar::new(name, median) }
 }
 
 /// A group with a bar for each of some things.
@@ -130,7 +125,7 @@ pub(super) fn of_map(findings: &object_mapping::Findings) -> Vec<Section> {
             "All workers together. More is better.",
             Unit::Count,
             ("mappings", None),
-            &groups(|method| alone(method.mapping, method.mappings_per_second)),
+            &groups(|method| Bar::new(method.mapping, method.mappings_per_second)),
         ),
     ];
     with_verdict(sentences, [Section::of_figures("Times", figures, "")])
@@ -168,7 +163,7 @@ pub(super) fn of_same_filled(findings: &same_filled::Findings) -> Vec<Section> {
         "Zero pages count as same-filled too. A duplicate equals a page before it.",
         Unit::Count,
         ("pages", None),
-        &[group("", &kinds, |&(name, count)| alone(name, count as f64))],
+        &[group("", &kinds, |&(name, count)| Bar::new(name, count as f64))],
     );
     let figures = Section::of_figures("Times and pages", vec![times, census], "");
     with_verdict(sentences, [figures])
@@ -209,7 +204,7 @@ mod tests {
     type Measured<'a> = (&'a str, f64, Option<(f64, f64)>);
 
     fn of(values: &[Measured<'_>]) -> Group {
-        group("RO", values, |&(name, value, range)| Bar { range, ..alone(name, value) })
+        group("RO", values, |&(name, value, range)| Bar { range, ..Bar::new(name, value) })
     }
 
     #[test]

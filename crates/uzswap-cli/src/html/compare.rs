@@ -72,10 +72,8 @@ impl Report {
     fn memory(&self) -> Section {
         let groups = self.combinations.iter().map(|it| {
             let bar = |name: &str, pool: u64, rss: u64| bars::Bar {
-                name: name.to_owned(),
-                value: pool as f64,
                 point: Some(rss as f64),
-                ..bars::Bar::default()
+                ..bars::Bar::new(name, pool as f64)
             };
             let pool = &it.figures;
             let bars = if self.is_trace() {
@@ -142,11 +140,7 @@ impl Report {
 
     fn compression(&self) -> Section {
         let groups = self.combinations.iter().map(|it| {
-            let bar = |name: &str, value: u64| bars::Bar {
-                name: name.to_owned(),
-                value: value as f64,
-                ..bars::Bar::default()
-            };
+            let bar = |name: &str, value: u64| bars::Bar::new(name, value as f64);
             let figures = &it.figures;
             let special = figures.same_filled_pages + figures.stored_incompressible_pages;
             let bars = vec![
@@ -233,11 +227,7 @@ impl CompressedLengths {
         );
         figure.keys = vec![Key { class: "median", name: "mean" }];
         let groups = self.kinds.iter().map(|kind| {
-            let bar = |name: &str, value: u64| bars::Bar {
-                name: name.to_owned(),
-                value: value as f64,
-                ..bars::Bar::default()
-            };
+            let bar = |name: &str, value: u64| bars::Bar::new(name, value as f64);
             let whole = kind.pages * PAGE_SIZE as u64;
             let bars = vec![
                 bar("pages", whole),

@@ -1,6 +1,6 @@
 //! The page of one `uzswap run`.
 
-use super::charts::bars::{self, Group, bars};
+use super::charts::bars::{Bar, Group, bars};
 use super::figure::{Cell, DataTable, Figure};
 use super::section::{LatencyRow, Part, Section, Timelines, latencies, memory_over_time};
 use super::unit::Unit;
@@ -94,11 +94,7 @@ fn memory(report: &RunReport) -> Section {
 }
 
 fn pages(report: &RunReport) -> Section {
-    let bar = |(name, value): (&str, u64)| bars::Bar {
-        name: name.to_owned(),
-        value: value as f64,
-        ..bars::Bar::default()
-    };
+    let bar = |(name, value): (&str, u64)| Bar::new(name, value as f64);
     let counts = report.counts;
     let moves = [
         ("stored", counts.stored_pages),

@@ -1,7 +1,7 @@
 //! Units of axes and tables.
 
 use crate::human_size::human_size;
-use crate::report::format::{nanoseconds, thousands};
+use crate::report::format::{nanoseconds, thousands, three_digits};
 
 /// The unit of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,15 +52,6 @@ impl Unit {
             Unit::Count => largest(DECIMAL, value),
             Unit::Ratio => (1.0, ""),
         }
-    }
-}
-
-/// A value to three digits: `8.24`, `82.4`, `824`.
-fn three_digits(value: f64) -> String {
-    match value.abs() {
-        ..9.995 => format!("{value:.2}"),
-        9.995..99.95 => format!("{value:.1}"),
-        _ => format!("{value:.0}"),
     }
 }
 

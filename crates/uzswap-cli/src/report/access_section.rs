@@ -4,7 +4,8 @@ use comfy_table::Table;
 use serde::{Deserialize, Serialize};
 
 use super::format::{
-    Screen, counted, fact, fitted, listed, mib, nanoseconds, section, share, thousands, wrapped,
+    Screen, counted, fact, fitted, listed, mib, nanoseconds, once_each, section, share, thousands,
+    wrapped,
 };
 use super::{Findings, Percentiles, Report, label, median};
 use crate::measure::experiment::Combination;
@@ -73,9 +74,7 @@ impl AccessFindings {
             each(of).iter().sum::<u64>() as f64 / all.max(1) as f64
         };
         let merged = |of: fn(&Accessed) -> &Latencies| {
-            let mut all = Latencies::new();
-            runs.iter().for_each(|run| all.merge(of(run)));
-            all.summary()
+            runs.iter().map(|run| of(run)).sum::<Latencies>().summary()
         };
         let by_run = |of: fn(&Accessed) -> f64| runs.iter().map(|run| of(run)).collect();
         Some(AccessFindings {
@@ -135,14 +134,7 @@ pub(super) fn settings(report: &Report) -> String {
     let Some(settings) = &report.settings.limits else { return String::new() };
     let all = accessed(report);
     let choices = |of: fn(&LimitParts) -> String| {
-        let mut once: Vec<String> = Vec::new();
-        for (_, limit, _) in &all {
-            let choice = of(limit);
-            if !once.contains(&choice) {
-                once.push(choice);
-            }
-        }
-        once.join(",")
+        once_each(all.iter().map(|(_, limit, _)| of(limit))).join(",")
     };
     let backing = settings.backing.as_ref().map_or("none".to_owned(), |backing| {
         format!("{} of {}", backing.path.display(), mib(backing.bytes))

@@ -1,7 +1,8 @@
 //! A comparison against an older one: the change of each figure, and the bounds that CI sets on it.
 //!
-//! Both sides are JSON documents, so one code reads the old and the new figures. Figures that are
-//! the same in each run (sizes) have an interval of no width; times have that of Welch's test.
+//! Both sides are JSON documents, not our types: a document of an older version lacks fields that
+//! were added since, and its other figures still count. Figures that are the same in each run
+//! (sizes) have an interval of no width; times have that of Welch's test.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use super::format::{Screen, explained, fitted, table, wrapped};
 use crate::measure::interval::Difference;
-use crate::measure::stats::Stats;
+use crate::measure::stats::mean;
 use uzswap::zswap::LatencyCounts;
 
 /// Where a document has a figure.
@@ -128,7 +129,7 @@ impl Change {
         if old.is_empty() || new.is_empty() {
             return None;
         }
-        let (before, now) = (Stats::of(old).mean, Stats::of(new).mean);
+        let (before, now) = (mean(old), mean(new));
         if before <= 0.0 {
             return None;
         }
@@ -147,10 +148,8 @@ impl Change {
 
     /// Whether the runs leave no doubt about the sign.
     fn is_real(&self) -> bool {
-        match (self.low_percent, self.high_percent) {
-            (Some(low), Some(high)) => low > 0.0 || high < 0.0,
-            _ => false,
-        }
+        let Change { percent: mean, low_percent: low, high_percent: high, .. } = *self;
+        Difference { mean, low, high }.is_real()
     }
 
     /// Whether it is over the bound. With too few runs for an interval, the means alone decide.

@@ -266,11 +266,8 @@ impl Findings {
         let by_run = |of: fn(&RunResult) -> &Latencies| {
             runs.iter().map(|run| of(run).summary().percentiles()).collect()
         };
-        let merged = |of: fn(&RunResult) -> &Latencies| {
-            let mut all = Latencies::new();
-            runs.iter().for_each(|run| all.merge(of(run)));
-            all.summary()
-        };
+        let merged =
+            |of: fn(&RunResult) -> &Latencies| runs.iter().map(of).sum::<Latencies>().summary();
         Findings {
             parts: combination.parts,
             name: combination.name.clone(),

@@ -1,6 +1,6 @@
 //! The conclusions of the report, each sentence computed from the figures.
 
-use super::format::{against, mib, share, thousands};
+use super::format::{against, mib, once_each, share, thousands};
 use super::{Findings, Percentiles, access_section, base_of, trace_section};
 use crate::measure::replay::FreedHalf;
 use crate::measure::stats::{Stats, percent_change};
@@ -8,7 +8,8 @@ use crate::measure::stats::{Stats, percent_change};
 /// Conclusions from the figures, compressor by compressor.
 pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
     let mut sentences = Vec::new();
-    for compressor in compressors_of(runs) {
+    let compressors = once_each(runs.iter().map(|findings| findings.compressor.as_str()));
+    for &compressor in &compressors {
         let all: Vec<&Findings> =
             runs.iter().filter(|findings| findings.compressor == compressor).collect();
         // An allocator that took nothing has nothing to compare.
@@ -38,20 +39,10 @@ pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
         }
         sentences.extend(access_section::sentences(&all, compressor));
     }
-    if compressors_of(runs).len() > 1 && !runs.iter().any(|run| run.access.is_some()) {
+    if compressors.len() > 1 && !runs.iter().any(|run| run.access.is_some()) {
         sentences.extend(overall(runs));
     }
     sentences
-}
-
-fn compressors_of(runs: &[Findings]) -> Vec<&str> {
-    let mut compressors: Vec<&str> = Vec::new();
-    for findings in runs {
-        if !compressors.contains(&findings.compressor.as_str()) {
-            compressors.push(&findings.compressor);
-        }
-    }
-    compressors
 }
 
 /// The first findings of each allocator and unit: what a pool holds does not depend on other parts.

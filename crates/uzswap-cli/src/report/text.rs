@@ -2,7 +2,7 @@
 
 use super::format::{
     Column, Screen, against, counted, explained, fact, fitted, histograms, in_brief, listed, mib,
-    nanoseconds, section, share, statistics, thousands, wrapped,
+    nanoseconds, once_each, section, share, statistics, thousands, wrapped,
 };
 use super::summary::against_base;
 use super::{
@@ -121,19 +121,16 @@ fn duplicates(report: &Report) -> String {
 /// The settings that all combinations share.
 fn settings_line(report: &Report) -> String {
     let settings = &report.settings.settings;
-    let with_header =
-        report.combinations.iter().filter(|findings| findings.object_header_bytes > 0);
-    let headers = distinct(
-        with_header
-            .map(|findings| format!("{}={}", findings.parts.zpool, findings.object_header_bytes)),
-    );
-    let headers = if headers.is_empty() { "none" } else { &headers };
-    let mappings = distinct(
-        report.combinations.iter().filter_map(|findings| Some(findings.parts.mapping?.to_string())),
-    );
-    let mappings = if mappings.is_empty() { "none" } else { &mappings };
-    let indexes =
-        distinct(report.combinations.iter().map(|findings| findings.parts.index.to_string()));
+    let distinct = |of: &dyn Fn(&Findings) -> Option<String>| {
+        let words = once_each(report.combinations.iter().filter_map(of)).join(",");
+        if words.is_empty() { "none".to_owned() } else { words }
+    };
+    let headers = distinct(&|it| {
+        let bytes = it.object_header_bytes;
+        (bytes > 0).then(|| format!("{}={bytes}", it.parts.zpool))
+    });
+    let mappings = distinct(&|it| it.parts.mapping.map(|mapping| mapping.to_string()));
+    let indexes = distinct(&|it| Some(it.parts.index.to_string()));
     fact(
         "settings",
         &format!(
@@ -152,17 +149,6 @@ fn settings_line(report: &Report) -> String {
             },
         ),
     )
-}
-
-/// Each of the names once, in their order.
-fn distinct(names: impl Iterator<Item = String>) -> String {
-    let mut once: Vec<String> = Vec::new();
-    for name in names {
-        if !once.contains(&name) {
-            once.push(name);
-        }
-    }
-    once.join(",")
 }
 
 fn half(freed: FreedHalf) -> &'static str {

@@ -2,12 +2,12 @@
 
 use clap::builder::RangedU64ValueParser;
 
-use super::{Output, lines, opening, three_digits, with_range};
+use super::{Output, lines, opening, with_range};
 use crate::cli::Failure;
 use crate::cli::args::{distinct, rounds};
 use crate::cli::progress::with_progress;
 use crate::measure::study::index::{BASE, Contender, Figures, Findings, IndexStudy, KeyOrder};
-use crate::report::format::{counted, thousands, wrapped};
+use crate::report::format::{counted, thousands, three_digits, wrapped};
 use crate::report::{Envelope, Schema};
 
 /// What `uzswap bench index` is asked for.

@@ -16,7 +16,7 @@ use super::Failure;
 use super::json::JsonOutput;
 use super::report_args::ReportArgs;
 use crate::measure::study::Spread;
-use crate::report::format::{table, trimmed, wrapped};
+use crate::report::format::{table, three_digits, trimmed, wrapped};
 use crate::report::{Envelope, Schema};
 use uzswap_sys::interrupt;
 
@@ -119,15 +119,6 @@ pub fn parse_seconds(text: &str) -> Result<Duration, anyhow::Error> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err(anyhow!("seconds must be 0.01 to 3600, such as 1 or 0.5")),
-    }
-}
-
-/// A figure to three digits: `8.24`, `82.4`, `824`.
-fn three_digits(value: f64) -> String {
-    match value {
-        ..9.995 => format!("{value:.2}"),
-        9.995..99.95 => format!("{value:.1}"),
-        _ => format!("{value:.0}"),
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::{Output, lines, opening, parse_seconds, three_digits, with_range};
+use super::{Output, lines, opening, parse_seconds, with_range};
 use crate::cli::Failure;
 use crate::cli::args::{distinct, rounds};
 use crate::cli::progress::with_progress;
 use crate::cli::size::{check_available, parse_size};
 use crate::measure::study::swapload::{Figures, Findings, Rate, Swapload};
-use crate::report::format::{thousands, wrapped};
+use crate::report::format::{thousands, three_digits, wrapped};
 use crate::report::{Envelope, Schema};
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;

@@ -1,5 +1,7 @@
 //! Horizontal bars in groups, each with its name and its value.
 
+use std::fmt::Display;
+
 use super::super::figure::{Cell, DataTable, Figure};
 use super::super::scale::Scale;
 use super::super::svg::{Anchor, Mark, Svg};
@@ -39,6 +41,11 @@ pub(in super::super) struct Group {
 }
 
 impl Bar {
+    /// A value alone.
+    pub(in super::super) fn new(name: impl Display, value: f64) -> Bar {
+        Bar { name: name.to_string(), value, ..Bar::default() }
+    }
+
     /// The values that the axis must hold, where the largest is `largest`.
     fn values(&self, largest: f64) -> impl Iterator<Item = f64> {
         let end = self.range.map(|(_, high)| high.min(largest * RANGE_MAX));
@@ -127,8 +134,8 @@ mod tests {
 
     #[test]
     fn bars_begin_at_zero() {
-        let bar = |name: &str, value| Bar { name: name.to_owned(), value, ..Bar::default() };
-        let group = Group { name: "g".to_owned(), bars: vec![bar("a", 2.0), bar("b", 1.0)] };
+        let bars_of = vec![Bar::new("a", 2.0), Bar::new("b", 1.0)];
+        let group = Group { name: "g".to_owned(), bars: bars_of };
         let text = bars("t", "c", Unit::Ratio, ("v", None), &[group]).html(1);
         assert!(text.contains("x=\"0%\" y=\"21\" width=\"100%\""), "{text}");
         assert!(text.contains("x=\"0%\" y=\"41\" width=\"50%\""), "{text}");

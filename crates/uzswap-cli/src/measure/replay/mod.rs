@@ -234,6 +234,21 @@ impl Figures {
         }
     }
 
+    /// Counts and bytes of a store that was given so many pages.
+    fn of_store(zswap: &Zswap, pages: u64) -> Figures {
+        let memory = zswap.memory();
+        Figures {
+            pages,
+            compressed_bytes: memory.compressed_bytes,
+            pool_total_size: memory.pool_bytes,
+            pool_peak_bytes: memory.pool_peak_bytes,
+            index_bytes: memory.index_bytes,
+            zpool_metadata_bytes: memory.zpool_metadata_bytes,
+            reserve_bytes: memory.reserve_bytes,
+            ..Figures::of_counters(&zswap.counters())
+        }
+    }
+
     /// Pages that the store did not take.
     pub fn rejected_pages(&self) -> u64 {
         self.reject_compress_poor
@@ -401,12 +416,7 @@ pub fn replay_and_access(
     let mut accessed = accesses.as_ref().map(|_| Accessed::default());
     let mut buffers = Buffers::new(corpus.page_count());
     let (mut store_ns, mut load_ns) = (Latencies::new(), Latencies::new());
-    // Only what the store touches from here on is to show in the resident size.
-    trim_heap();
-    anonymous_bytes().map_err(ReplayError::Rss)?;
-    let before = anonymous_bytes().map_err(ReplayError::Rss)?;
-    let rss = || Ok(anonymous_bytes().map_err(ReplayError::Rss)?.saturating_sub(before));
-
+    let rss = growth_from_here()?;
     let zswap = Arc::new(build().ok_or(ReplayError::NoMemory)?);
     let shrinker = accesses
         .as_ref()
@@ -416,17 +426,7 @@ pub fn replay_and_access(
     let mut run = Run { corpus, zswap: &zswap, compressor, buffers: &mut buffers };
     let mut unit_sums = UnitCounter::new(units);
     let store = run.store(|_| true, Some(&mut store_ns), &mut unit_sums);
-    let (counters, memory) = (zswap.counters(), zswap.memory());
-    let mut figures = Figures {
-        pages: corpus.page_count() as u64,
-        compressed_bytes: memory.compressed_bytes,
-        pool_total_size: memory.pool_bytes,
-        pool_peak_bytes: memory.pool_peak_bytes,
-        index_bytes: memory.index_bytes,
-        zpool_metadata_bytes: memory.zpool_metadata_bytes,
-        reserve_bytes: memory.reserve_bytes,
-        ..Figures::of_counters(&counters)
-    };
+    let mut figures = Figures::of_store(&zswap, corpus.page_count() as u64);
     let mut resident = Rss { full: rss()?, ..Rss::default() };
     let open_bytes = open_bytes(zswap.zpool());
 
@@ -454,6 +454,15 @@ pub fn replay_and_access(
         unit_sums: unit_sums.sums,
         open_bytes,
     })
+}
+
+/// The growth of the resident size, in bytes: what the store touches from here on.
+fn growth_from_here() -> Result<impl Fn() -> Result<u64, ReplayError>, ReplayError> {
+    trim_heap();
+    let now = || anonymous_bytes().map_err(ReplayError::Rss);
+    now()?; // its own buffers
+    let before = now()?;
+    Ok(move || Ok(now()?.saturating_sub(before)))
 }
 
 /// Bytes of a pool in free slots of its zspages. There is about one part-filled zspage for each

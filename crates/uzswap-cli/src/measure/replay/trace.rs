@@ -15,14 +15,17 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{BATCH_PAGES, Buffers, Figures, Phases, ReplayError, Rss, RunResult, Spent, check};
+use super::{
+    BATCH_PAGES, Buffers, Figures, Phases, ReplayError, Rss, RunResult, Spent, check,
+    growth_from_here,
+};
 use crate::measure::histogram::Latencies;
 use uzswap::page::{PAGE_SIZE, Page, PageKey, fill_with_word};
 use uzswap::trace::{
     Content, Ending, Operation, TraceAbout, TraceBlock, TraceError, TraceReader, TraceTotals,
 };
 use uzswap::zswap::{LoadError, Zswap};
-use uzswap_sys::process::{anonymous_bytes, cpu_time, trim_heap};
+use uzswap_sys::process::cpu_time;
 
 /// Names a word among contents; those without it are pages.
 const WORD: u32 = 1 << 31;
@@ -296,10 +299,7 @@ pub fn replay_trace(
     let mut held = vec![Held::Refused; trace.keys.len()];
     held.fill(Held::Nothing); // touched before the store is
     let (mut store_ns, mut load_ns) = (Latencies::new(), Latencies::new());
-    trim_heap();
-    anonymous_bytes().map_err(ReplayError::Rss)?;
-    let before = anonymous_bytes().map_err(ReplayError::Rss)?;
-    let rss = || Ok(anonymous_bytes().map_err(ReplayError::Rss)?.saturating_sub(before));
+    let rss = growth_from_here()?;
     let zswap = build();
     let mut replay = Replay {
         trace,
@@ -319,7 +319,7 @@ pub fn replay_trace(
         replay.batch(steps, &mut store_ns, &mut load_ns)?;
         let pool_bytes = zswap.budget().pool_bytes();
         if pool_bytes > figures.pool_total_size || figures.pages == 0 {
-            figures = figures_of(&zswap, trace);
+            figures = Figures::of_store(&zswap, trace.info.totals.stores);
             replay.traced.counts.refused_at_peak = replay.refused_now;
         }
         if pool_bytes > rss_at {
@@ -356,20 +356,6 @@ pub fn replay_trace(
         unit_sums: Vec::new(),
         open_bytes: 0,
     })
-}
-
-/// What the store has now.
-fn figures_of(zswap: &Zswap, trace: &Trace) -> Figures {
-    let (counters, memory) = (zswap.counters(), zswap.memory());
-    Figures {
-        pages: trace.info.totals.stores,
-        compressed_bytes: memory.compressed_bytes,
-        pool_total_size: memory.pool_bytes,
-        index_bytes: memory.index_bytes,
-        zpool_metadata_bytes: memory.zpool_metadata_bytes,
-        reserve_bytes: memory.reserve_bytes,
-        ..Figures::of_counters(&counters)
-    }
 }
 
 /// Loads what the store has at the end, and compares it; how many pages.

@@ -123,7 +123,9 @@ trait Map {
     fn get(&self, key: u64) -> Option<Entry>;
     fn take(&mut self, key: u64) -> Option<Entry>;
     /// Its own count of its memory; the peers have none.
-    fn bytes(&self) -> Option<usize>;
+    fn bytes(&self) -> Option<usize> {
+        None
+    }
 }
 
 impl Map for Box<dyn Index> {
@@ -156,10 +158,6 @@ impl Map for BTreeMap<u64, Entry> {
     fn take(&mut self, key: u64) -> Option<Entry> {
         self.remove(&key)
     }
-
-    fn bytes(&self) -> Option<usize> {
-        None
-    }
 }
 
 /// The hash map with the hash that the page table has for its leaves.
@@ -176,10 +174,6 @@ impl Map for FastMap {
 
     fn take(&mut self, key: u64) -> Option<Entry> {
         self.remove(&key)
-    }
-
-    fn bytes(&self) -> Option<usize> {
-        None
     }
 }
 
