@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 
 use super::Failure;
+use super::args::parse_time;
 use super::corpus::Source;
 use super::json::JsonOutput;
-use super::live::{self, parse_time};
+use super::live;
 use super::progress::with_progress;
 use super::report_args::ReportArgs;
 use super::run::{ZPOOL, usual_filter};

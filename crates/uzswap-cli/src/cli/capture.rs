@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 use anyhow::Context;
 
+use super::args::parse_any_time;
 use super::json::JsonOutput;
 use super::sample_size::{self, SampleSize};
 use super::{Failure, print};
@@ -88,23 +88,8 @@ impl FromStr for When {
             "exit" => return Ok(When(CaptureAt::Exit)),
             _ => {}
         }
-        let (number, unit_seconds) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
-            (Some(number), _) => (number, 0.001),
-            (None, Some(number)) => (number, 1.0),
-            (None, None) => match text.strip_suffix('m') {
-                Some(number) => (number, 60.0),
-                None => ("", 0.0),
-            },
-        };
-        // Digits alone: `parse` would take `inf` and `1e9` as well.
-        let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-        number
-            .parse::<f64>()
-            .ok()
-            .filter(|_| is_plain)
-            .and_then(|number| Duration::try_from_secs_f64(number * unit_seconds).ok())
-            .map(|wait| When(CaptureAt::After(wait)))
-            .ok_or_else(|| "expected peak, exit, or a time such as 2s, 500ms or 1m".to_owned())
+        let wait = parse_any_time(text).map(|wait| When(CaptureAt::After(wait)));
+        wait.ok_or_else(|| "expected peak, exit, or a time such as 2s, 500ms or 1m".to_owned())
     }
 }
 
@@ -193,6 +178,7 @@ pub(super) fn failure(error: CaptureError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn moments_are_named_or_times() {

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use indicatif::ProgressBar;
 
 use super::Failure;
-use super::args::{check_units, distinct};
-use super::corpus::bar;
+use super::args::{check_units, distinct, parse_time};
+use super::progress::with_bar;
 use super::size::parse_size;
 use crate::human_size::human_size;
 use crate::measure::live::{
@@ -21,7 +20,6 @@ use uzswap::compressor::{CompressorKind, Filter, FilteredKind};
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;
 use uzswap_kernel_swap::{KernelEngine, SwapBacking};
-use uzswap_sys::escape::escaped;
 
 /// Who keeps the pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -276,11 +274,7 @@ impl LiveArguments {
 
 /// Makes the study, with a bar on standard error if that is a terminal.
 pub(super) fn study(experiment: &LiveExperiment) -> Result<LiveReport, Failure> {
-    let bar = bar(0, "{elapsed:>4} [{bar:30}] {pos}/{len}  {msg}");
-    bar.enable_steady_tick(Duration::from_millis(250));
-    let results = experiment.run(&mut |step| show(&bar, step));
-    bar.finish_and_clear();
-    let results = results.map_err(|failure| {
+    let results = with_bar(|progress| experiment.run(progress)).map_err(|failure| {
         let live::Failure { kind, message, output } = failure;
         let error = match output.is_empty() {
             true => anyhow!(message),
@@ -315,12 +309,6 @@ pub(super) fn verdict(report: &LiveReport) -> Result<(), Failure> {
     Ok(())
 }
 
-fn show(bar: &ProgressBar, step: &live::Step) {
-    bar.set_length(step.total as u64);
-    bar.set_position(step.done as u64);
-    bar.set_message(escaped(&step.next).into_owned());
-}
-
 /// Parses `512M` or `60%`.
 fn parse_limit(text: &str) -> Result<LiveLimit, String> {
     let Some(number) = text.strip_suffix('%') else {
@@ -336,41 +324,17 @@ fn parse_limit(text: &str) -> Result<LiveLimit, String> {
         .ok_or_else(|| "limit must be a size, or 1% to 1000% of the command's peak".to_owned())
 }
 
-/// Parses `500ms`, `90s`, `10m`, `2h`.
-pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
-    let expected = || "expected a time with ms, s, m or h, such as 90s".to_owned();
-    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(expected)?;
-    let (number, unit) = text.split_at(at);
-    let factor = match unit {
-        "ms" => 0.001,
-        "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(expected()),
-    };
-    let seconds = number.parse::<f64>().map_err(|_| expected())? * factor;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(time) if !time.is_zero() => Ok(time),
-        _ => Err(expected()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn limits_and_times_are_parsed_or_refused_in_words() {
+    fn limits_are_parsed_or_refused_in_words() {
         assert_eq!(parse_limit("60%"), Ok(LiveLimit::Percent(60.0)));
         assert_eq!(parse_limit("12.5%"), Ok(LiveLimit::Percent(12.5)));
         assert_eq!(parse_limit("512M"), Ok(LiveLimit::Bytes(512 << 20)));
         for wrong in ["0%", "-5%", "nan%", "%", "1001%", "512", "x"] {
             assert!(parse_limit(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!(parse_time("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(parse_time("1.5m"), Ok(Duration::from_secs(90)));
-        for wrong in ["90", "0s", "s", "1d", "-1s", "1.2.3s", "99999999999999999999h"] {
-            assert!(parse_time(wrong).is_err(), "{wrong}");
         }
     }
 }

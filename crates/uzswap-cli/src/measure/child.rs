@@ -130,6 +130,14 @@ pub(super) fn ask<S: Serialize, R: DeserializeOwned>(
     }
 }
 
+/// An error and its causes on one line.
+pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", with_causes(source)),
+        None => error.to_string(),
+    }
+}
+
 /// How a child died, and what that means.
 fn death(status: ExitStatus) -> ChildError {
     match (status.signal(), status.code()) {

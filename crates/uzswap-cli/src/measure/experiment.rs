@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::size_list::{SizeList, SizesError, StripPadding};
-use crate::measure::child::{self, ChildError, Refusal};
+use crate::measure::child::{self, ChildError, Refusal, with_causes};
 use crate::measure::compressed_lengths::{self, KindLengths, KindPages};
 use crate::measure::limited_pool::{self, LimitParts, LimitSettings, Limits, Meter};
 use crate::measure::replay::{
@@ -361,7 +361,7 @@ pub fn child(input: impl Read, output: impl Write) -> io::Result<()> {
                 .map_err(|error| format!("cannot read {}: {error}", Path::new(path).display())),
             CorpusFile::Sizes(path) => SizeList::read(Path::new(path))
                 .map(Corpus::Sizes)
-                .map_err(|error: SizesError| chain(&error)),
+                .map_err(|error: SizesError| with_causes(&error)),
             CorpusFile::Trace(path) => {
                 let run = replay_trace_spec(&spec, Path::new(path))?;
                 return Ok(Reply { run, lengths: None });
@@ -393,19 +393,19 @@ fn compressor_of(spec: &RunSpec, corpus: &Corpus) -> Box<dyn Compressor> {
 
 /// A run of a trace.
 fn replay_trace_spec(spec: &RunSpec, path: &Path) -> Result<RunResult, Refusal> {
-    let trace = Trace::read(path).map_err(|error| Refusal::CannotRun(chain(&error)))?;
+    let trace = Trace::read(path).map_err(|error| Refusal::CannotRun(with_causes(&error)))?;
     unchanged(spec, trace.info().totals.events(), "events")?;
     let options = options_of(spec);
     replay_trace(&trace, &spec.compressor.to_string(), || store(Zswap::new(options)))
         .map_err(refusal)
 }
 
-/// The store's, of which small pages hold for the whole process.
 /// A store whose options come from the command line.
 fn store(built: Result<Zswap, BuildError>) -> Zswap {
     built.expect("the command line has checked the ranges")
 }
 
+/// Its options, of which small pages hold for the whole process.
 fn options_of(spec: &RunSpec) -> ZswapOptions {
     let settings = spec.settings;
     if settings.host_pages == HostPages::Small {
@@ -449,7 +449,7 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, Refusal> {
     };
     let meter = Arc::new(Meter::default());
     let backing = limited_pool::open(limit, parts, &meter)
-        .map_err(|error| Refusal::CannotRun(format!("no backing: {}", chain(&error))))?;
+        .map_err(|error| Refusal::CannotRun(format!("no backing: {}", with_causes(&error))))?;
     let accesses =
         Accesses::new(corpus.page_count(), limit.accesses, meter, parts.shrinker.options());
     replay_and_access(corpus, &[], settings.free, &name, Some(accesses), || {
@@ -460,8 +460,8 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, Refusal> {
 
 fn refusal(error: ReplayError) -> Refusal {
     match error.is_check() {
-        true => Refusal::Check(chain(&error)),
-        false => Refusal::CannotRun(chain(&error)),
+        true => Refusal::Check(with_causes(&error)),
+        false => Refusal::CannotRun(with_causes(&error)),
     }
 }
 
@@ -494,17 +494,6 @@ fn read_pages(path: &Path) -> io::Result<Vec<Page>> {
 fn has_time(time_max: Option<Duration>, runs_before: usize, elapsed: Duration) -> bool {
     let each = elapsed.div_f64(runs_before.max(1) as f64);
     runs_before == 0 || time_max.is_none_or(|most| elapsed + each <= most)
-}
-
-/// An error and its causes on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

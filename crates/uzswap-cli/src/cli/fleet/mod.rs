@@ -48,3 +48,10 @@ fn failure(error: FolderError) -> Failure {
 fn hex(hash: u64) -> String {
     format!("{hash:016x}")
 }
+
+/// A percentage of 0 to 100 in plain digits, with or without its sign.
+fn parse_percent(text: &str) -> Option<f64> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    number.parse().ok().filter(|percent| is_plain && (0.0..=100.0).contains(percent))
+}

@@ -1,7 +1,8 @@
 //! `--params` of `uzswap fleet replay`: settings of the controller, and lists of them.
 
-use super::super::args::distinct;
-use super::super::live::parse_time;
+use super::super::args::{distinct, parse_time};
+
+use super::parse_percent;
 use uzswap_fleet::{Lengths, Parameters};
 
 /// Values of each parameter. All their combinations are tried.
@@ -97,13 +98,8 @@ fn parse_warm_up(text: &str) -> Result<u64, String> {
 
 /// Percent of the working set a minute, in millionths of it.
 fn parse_slo(text: &str) -> Result<u64, String> {
-    let number = text.strip_suffix('%').unwrap_or(text);
-    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let percent: Option<f64> = number.parse().ok().filter(|_| is_plain);
-    percent
-        .filter(|percent| (0.0..=100.0).contains(percent))
-        .map(|percent| (percent * 10_000.0).round() as u64)
-        .ok_or_else(|| "expected a percentage of 0 to 100, such as 0.2%".to_owned())
+    let millionths = parse_percent(text).map(|percent| (percent * 10_000.0).round() as u64);
+    millionths.ok_or_else(|| "expected a percentage of 0 to 100, such as 0.2%".to_owned())
 }
 
 #[cfg(test)]

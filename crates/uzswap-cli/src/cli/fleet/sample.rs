@@ -7,11 +7,12 @@ use anyhow::{Context, anyhow};
 use serde::Serialize;
 
 use super::super::Failure;
+use super::super::args::parse_time;
 use super::super::capture;
 use super::super::corpus::bar;
 use super::super::json::{JsonOutput, is_usage};
-use super::super::live::parse_time;
-use super::{failure, hex};
+
+use super::{failure, hex, parse_percent};
 use crate::human_size::human_size;
 use crate::report::Schema;
 use crate::report::format::{counted, listed, share, thousands, trimmed, wrapped};
@@ -77,10 +78,7 @@ pub(in super::super) struct Sample {
 
 /// A percentage above 0 and up to 100; its share of 1.
 fn parse_budget(text: &str) -> Result<f64, String> {
-    let number = text.strip_suffix('%').unwrap_or(text);
-    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let percent: Option<f64> = number.parse().ok().filter(|_| is_plain);
-    let share = percent.filter(|percent| (0.01..=100.0).contains(percent));
+    let share = parse_percent(text).filter(|&percent| percent >= 0.01);
     share
         .map(|percent| percent / 100.0)
         .ok_or_else(|| "expected a percentage of 0.01 to 100, such as 1%".to_owned())

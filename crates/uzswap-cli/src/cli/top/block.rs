@@ -1,6 +1,6 @@
 //! Formats one sample of many in a file or a pipe: a line for each run and each process.
 
-use super::figures::{bytes, rate, ratio, time};
+use super::figures::{bytes, percentiles, rate, ratio};
 use super::rates::TopRun;
 use crate::cli::stat::printable;
 use uzswap::page::PAGE_SIZE;
@@ -31,7 +31,7 @@ fn line(cells: [&str; 10]) -> String {
 
 fn line_of_run(run: &TopRun) -> String {
     let TopRun { status, interval, .. } = run;
-    let time = |ns: u64| if interval.faults > 0 { time(ns) } else { "-".to_owned() };
+    let [p50, p99] = percentiles(interval);
     line([
         &status.pid.to_string(),
         &printable(&status.command.join(" "), COMMAND),
@@ -39,10 +39,10 @@ fn line_of_run(run: &TopRun) -> String {
         &bytes(status.used_bytes),
         &bytes(status.resident_bytes),
         &bytes(status.pool_bytes),
-        &status.ratio.map_or("-".to_owned(), ratio),
+        &ratio(status.ratio),
         &rate(interval.faults_per_s),
-        &time(interval.p50_ns),
-        &time(interval.p99_ns),
+        &p50,
+        &p99,
     ])
 }
 

@@ -1,5 +1,7 @@
 //! Formats sizes, times, rates and ratios for narrow columns.
 
+use super::rates::Interval;
+
 /// Bytes in at most 5 columns, with the units of `--limit`.
 pub(super) fn bytes(bytes: u64) -> String {
     let power = (bytes.max(1).ilog2() as usize / 10).min(4);
@@ -13,7 +15,7 @@ pub(super) fn bytes(bytes: u64) -> String {
 }
 
 /// A time in at most 6 columns.
-pub(super) fn time(ns: u64) -> String {
+fn time(ns: u64) -> String {
     let (value, unit) = match ns {
         0..1_000 => return format!("{ns}ns"),
         1_000..1_000_000 => (ns as f64 / 1e3, "us"),
@@ -28,9 +30,21 @@ pub(super) fn rate(per_second: f64) -> String {
     if per_second < 9.95 { format!("{per_second:.1}") } else { format!("{per_second:.0}") }
 }
 
-/// A ratio in at most 6 columns.
-pub(super) fn ratio(ratio: f64) -> String {
-    if ratio < 99.995 { format!("{ratio:.2}") } else { format!("{:.0}", ratio.min(99_999.0)) }
+/// A ratio in at most 6 columns; `-` for none.
+pub(super) fn ratio(ratio: Option<f64>) -> String {
+    match ratio {
+        None => "-".to_owned(),
+        Some(ratio @ ..99.995) => format!("{ratio:.2}"),
+        Some(ratio) => format!("{:.0}", ratio.min(99_999.0)),
+    }
+}
+
+/// Percentiles of the latest interval; `-` without faults.
+pub(super) fn percentiles(interval: &Interval) -> [String; 2] {
+    [interval.p50_ns, interval.p99_ns].map(|ns| match interval.faults {
+        0 => "-".to_owned(),
+        _ => time(ns),
+    })
 }
 
 #[cfg(test)]
@@ -45,6 +59,7 @@ mod tests {
         let times = [0, 999, 1000, 39_700, 99_950, 1_500_000, 68_000_000_000];
         assert_eq!(times.map(time), ["0ns", "999ns", "1.0us", "39.7us", "100us", "1.5ms", "68.0s"]);
         assert_eq!([0.0, 9.94, 9.96, 123_456.0].map(rate), ["0.0", "9.9", "10", "123456"]);
-        assert_eq!([1.0, 99.99, 150.2, 1e9].map(ratio), ["1.00", "99.99", "150", "99999"]);
+        let ratios = [1.0, 99.99, 150.2, 1e9].map(|value| ratio(Some(value)));
+        assert_eq!(ratios, ["1.00", "99.99", "150", "99999"]);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::figures::{bytes, rate, ratio, time};
+use super::figures::{bytes, percentiles, rate, ratio};
 use super::rates::TopRun;
 use super::state::{Page, State};
 use crate::cli::stat::printable;
@@ -178,7 +178,7 @@ fn header(columns: usize) -> String {
 fn line_of_run(run: &TopRun, is_selected: bool, columns: usize) -> String {
     let TopRun { status, interval, trend, .. } = run;
     let (command, spark) = widths(columns);
-    let [p50, p99] = times(run);
+    let [p50, p99] = percentiles(interval);
     let cells = [
         if is_selected { ">" } else { "" },
         &status.pid.to_string(),
@@ -188,22 +188,13 @@ fn line_of_run(run: &TopRun, is_selected: bool, columns: usize) -> String {
         &bytes(status.resident_bytes),
         &bytes(status.pool_bytes),
         &trend.pool(status.limit_bytes, spark),
-        &status.ratio.map_or("-".to_owned(), ratio),
+        &ratio(status.ratio),
         &rate(interval.faults_per_s),
         &trend.faults(spark),
         &p50,
         &p99,
     ];
     line(cells, columns)
-}
-
-/// Percentiles of the latest interval.
-fn times(run: &TopRun) -> [String; 2] {
-    let interval = &run.interval;
-    [interval.p50_ns, interval.p99_ns].map(|ns| match interval.faults {
-        0 => "-".to_owned(),
-        _ => time(ns),
-    })
 }
 
 /// A run alone: its figures, its spark lines, and a line for each process from the `first` on.
@@ -243,7 +234,7 @@ fn about_run(run: &TopRun, columns: usize) -> Vec<String> {
     let TopRun { status, interval, trend, .. } = run;
     let command = printable(&status.command.join(" "), columns.saturating_sub(22).max(8));
     let spark = columns.saturating_sub(SPARK_LABEL).max(1);
-    let [p50, p99] = times(run);
+    let [p50, p99] = percentiles(interval);
     vec![
         format!("run {}: {command}", status.pid),
         format!(
@@ -251,7 +242,7 @@ fn about_run(run: &TopRun, columns: usize) -> Vec<String> {
             bytes(status.limit_bytes),
             bytes(status.used_bytes),
             bytes(status.resident_bytes),
-            status.ratio.map_or("-".to_owned(), ratio),
+            ratio(status.ratio),
         ),
         format!(
             "held back: margin {}  growth {}  staging {}  tables {}",

@@ -33,24 +33,13 @@ pub struct Failure {
 }
 
 impl Failure {
-    fn new(kind: FailureKind, message: String) -> Failure {
-        Failure { kind, message, output: String::new() }
-    }
-
-    pub(super) fn did_not_fit(message: String) -> Failure {
-        Failure::new(FailureKind::DidNotFit, message)
+    /// Without output.
+    pub(super) fn new(kind: FailureKind, message: impl Into<String>) -> Failure {
+        Failure { kind, message: message.into(), output: String::new() }
     }
 
     pub(super) fn command(message: String) -> Failure {
         Failure::new(FailureKind::Command, message)
-    }
-
-    pub(super) fn timed_out(message: String) -> Failure {
-        Failure::new(FailureKind::TimedOut, message)
-    }
-
-    pub(super) fn wrong(message: String) -> Failure {
-        Failure::new(FailureKind::Wrong, message)
     }
 
     pub(super) fn machine(message: String) -> Failure {
@@ -58,7 +47,7 @@ impl Failure {
     }
 
     pub(super) fn interrupted() -> Failure {
-        Failure::new(FailureKind::Interrupted, "interrupted".to_owned())
+        Failure::new(FailureKind::Interrupted, "interrupted")
     }
 
     /// The same, of the run that has no limit.

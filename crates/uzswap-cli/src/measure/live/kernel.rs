@@ -1,15 +1,15 @@
 //! The kernel's engine: its own zswap or zram, with the command in a memory cgroup.
 
-use std::fs;
 use std::io;
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
-use super::child::{Ended, Exit, run_to_end};
+use super::child::{Ended, run_to_end};
 use super::engine::{Engine, LiveParts, LiveRun, Request};
-use super::failure::Failure;
-use super::pager::failed;
+use super::failure::{Failure, FailureKind};
+use super::pager::{failed, status_of};
 use crate::human_size::human_size;
+use crate::measure::child::with_causes;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::{LatencyBucket, LatencyCounts};
 use uzswap_kernel_swap::{
@@ -80,27 +80,11 @@ impl Engine for Kernel {
 }
 
 fn refused(error: KernelSwapError) -> Failure {
-    Failure::machine(error_text(&error))
-}
-
-/// An error and its causes on one line.
-fn error_text(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", error_text(source)),
-        None => error.to_string(),
-    }
+    Failure::machine(with_causes(&error))
 }
 
 fn machine(what: &str, error: &io::Error) -> Failure {
     Failure::machine(format!("cannot {what}: {error}"))
-}
-
-fn status_of(exit: &Exit) -> Result<ExitStatus, Failure> {
-    match exit {
-        Exit::Status(status) => Ok(*status),
-        Exit::TimedOut => Err(Failure::timed_out("took longer than --timeout".to_owned())),
-        Exit::Interrupted => Err(Failure::interrupted()),
-    }
 }
 
 /// A command that has ended in its cgroup.
@@ -117,22 +101,26 @@ fn check(measured: &Measured, keeper: &KeeperReport) -> Result<(), Failure> {
     let (oom_kills, wrong) = (measured.oom_kills, measured.probe.wrong);
     if oom_kills > 0 {
         let KernelPool { backing_memory_bytes, refused_pages, .. } = measured.pool;
-        return Err(Failure::did_not_fit(format!(
+        let message = format!(
             "needs more than the limit: the kernel killed {oom_kills} of its processes (peaks: {} \
              anonymous, {} in the pool; at the end {} behind the pool, which refused {} pages)",
             human_size(keeper.peak_anonymous_bytes),
             human_size(keeper.peak_pool_bytes),
             human_size(backing_memory_bytes),
             refused_pages.unwrap_or_default(),
-        )));
+        );
+        return Err(Failure::new(FailureKind::DidNotFit, message));
     }
     if let Some(error) = &keeper.error {
         return Err(Failure::machine(format!("cannot hold the limit of the cgroup: {error}")));
     }
     if wrong > 0 {
-        return Err(Failure::wrong(format!(
-            "ran on a broken swap: {wrong} pages of the probe came back with other contents"
-        )));
+        return Err(Failure::new(
+            FailureKind::Wrong,
+            format!(
+                "ran on a broken swap: {wrong} pages of the probe came back with other contents"
+            ),
+        ));
     }
     if !status.success() {
         return Err(Failure::command(failed(status)));
@@ -166,11 +154,8 @@ struct Swapped {
 impl Swapped {
     /// Since the machine was started, as /proc/vmstat has it.
     fn now(kernel: KernelEngine) -> Swapped {
-        let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
-        let of = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            line.and_then(|number| number.parse().ok()).unwrap_or(0)
-        };
+        let vmstat = procfs::vmstat().unwrap_or_default();
+        let of = |name: &str| vmstat.get(name).map_or(0, |&pages| pages.max(0) as u64);
         match kernel {
             KernelEngine::Zswap => Swapped { out: of("zswpout"), back: of("zswpin") },
             KernelEngine::Zram => Swapped { out: of("pswpout"), back: of("pswpin") },
@@ -236,8 +221,9 @@ pub(super) const PROBE_BYTES: u64 = (PROBE_PAGES * PAGE_SIZE) as u64;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::live::FailureKind;
+    use crate::measure::live::Exit;
     use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
 
     #[test]
     fn a_run_counts_if_memory_sufficed_and_swap_was_right() {

@@ -35,6 +35,7 @@ pub use preset::{Preset, PresetNameError, PresetPlace};
 use schedule::order_of_round;
 
 use crate::human_size::human_size;
+use crate::measure::turns::Progress;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;
@@ -141,17 +142,6 @@ pub struct LiveResults {
     pub notes: Vec<String>,
 }
 
-/// The next step of a study.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
-    /// Runs that are done.
-    pub done: usize,
-    /// Of so many.
-    pub total: usize,
-    /// The next one, in words.
-    pub next: String,
-}
-
 /// The run without a limit, and what it printed.
 #[derive(Debug)]
 struct WarmUp {
@@ -171,7 +161,7 @@ impl LiveExperiment {
     /// # Errors
     ///
     /// [`Failure`], if the command does not end well even without a limit, or of an interrupt.
-    pub fn run(&self, progress: &mut dyn FnMut(&Step)) -> Result<LiveResults, Failure> {
+    pub fn run(&self, progress: Progress<'_>) -> Result<LiveResults, Failure> {
         let program = &self.command.argv[0];
         find_program(program).map_err(|error| {
             let message = format!("cannot run {}: {error}", program.to_string_lossy());
@@ -191,7 +181,7 @@ impl LiveExperiment {
             })?;
         }
         let total = 1 + self.parts.len() * self.rounds;
-        progress(&Step { done: 0, total, next: "warm-up without a limit".to_owned() });
+        progress(0, total, "warm-up without a limit");
         let mut warm_up = self.warm_up()?;
         let limit_bytes = self.limit.bytes(warm_up.run.peak_bytes);
         if limit_bytes < LIMIT_MIN {
@@ -213,7 +203,7 @@ impl LiveExperiment {
                 let row = &mut rows[at];
                 if row.failure.is_none() {
                     let next = format!("{}, run {} of {}", row.parts, round + 1, self.rounds);
-                    progress(&Step { done, total, next });
+                    progress(done, total, &next);
                     match self.run_once(&row.parts, Some(limit_bytes), &mut warm_up) {
                         Ok(run) => row.runs.push(run),
                         Err(failure) if failure.kind == FailureKind::Interrupted => {
@@ -231,12 +221,12 @@ impl LiveExperiment {
                 if kind == Some(FailureKind::DidNotFit) {
                     row.smallest_limit =
                         self.smallest_limit(&row.parts, limit_bytes, &mut warm_up, &mut |next| {
-                            progress(&Step { done, total, next });
+                            progress(done, total, next);
                         })?;
                 }
             }
         }
-        progress(&Step { done: total, total, next: String::new() });
+        progress(total, total, "");
         let mut notes = Vec::new();
         if self.parts.iter().any(LiveParts::is_kernel) {
             notes.push(format!(
@@ -311,12 +301,12 @@ impl LiveExperiment {
                 let check = place.check()?;
                 if check != warm_up.check {
                     let check = String::from_utf8_lossy(check.as_deref().unwrap_or_default());
-                    return Err(Failure::wrong(
-                    "--check printed another result than after the run without a limit: a page was \
-                     wrong, or the command is not deterministic"
-                        .to_owned(),
-                )
-                .with_output(check.trim_end().chars().take(500).collect()));
+                    return Err(Failure::new(
+                        FailureKind::Wrong,
+                        "--check printed another result than after the run without a limit: a \
+                         page was wrong, or the command is not deterministic",
+                    )
+                    .with_output(check.trim_end().chars().take(500).collect()));
                 }
                 Ok(run)
             });
@@ -353,7 +343,7 @@ impl LiveExperiment {
         parts: &LiveParts,
         limit_bytes: u64,
         warm_up: &mut WarmUp,
-        progress: &mut dyn FnMut(String),
+        progress: &mut dyn FnMut(&str),
     ) -> Result<Option<SmallestLimit>, Failure> {
         const MIB: u64 = 1 << 20;
         let (mut fails_bytes, mut fits) = (limit_bytes, None);
@@ -363,7 +353,7 @@ impl LiveExperiment {
             if try_bytes <= fails_bytes {
                 break;
             }
-            progress(format!("{parts}, trying {} MiB", try_bytes / MIB));
+            progress(&format!("{parts}, trying {} MiB", try_bytes / MIB));
             match self.run_once(parts, Some(try_bytes), warm_up) {
                 Ok(_) => fits = Some(try_bytes),
                 Err(failure) if failure.kind == FailureKind::Interrupted => return Err(failure),

@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use super::child::{Ended, Exit, run_to_end};
 use super::engine::{Engine, LiveParts, LiveRun, Request};
-use super::failure::Failure;
+use super::failure::{Failure, FailureKind};
 use crate::measure::experiment::unit_name;
 use uzswap::compressor::FilteredKind;
 use uzswap_pager::RunReport;
@@ -45,18 +45,13 @@ impl Engine for Uzswap {
         let report = fs::read(request.stats).ok();
         let report: Option<RunReport> =
             report.and_then(|report| serde_json::from_slice(&report).ok());
-        let status = match ended.exit {
-            Exit::Status(status) => status,
-            Exit::TimedOut => {
-                return Err(Failure::timed_out("took longer than --timeout".to_owned()));
-            }
-            Exit::Interrupted => return Err(Failure::interrupted()),
-        };
+        let status = status_of(&ended.exit)?;
         let kills = report.as_ref().map_or(0, |report| report.out_of_memory_kills);
         match report {
-            _ if kills > 0 => Err(Failure::did_not_fit(format!(
-                "needs more than the limit: uzswap ended {kills} of its processes"
-            ))),
+            _ if kills > 0 => Err(Failure::new(
+                FailureKind::DidNotFit,
+                format!("needs more than the limit: uzswap ended {kills} of its processes"),
+            )),
             Some(report) if status.success() => Ok(run_of(&ended, &report)),
             None if status.code() == Some(CANNOT_RUN) => Err(Failure::machine(
                 "this machine does not allow `uzswap run`; see `uzswap \
@@ -65,6 +60,15 @@ impl Engine for Uzswap {
             )),
             _ => Err(Failure::command(failed(status))),
         }
+    }
+}
+
+/// How a command ended, if it was not killed.
+pub(super) fn status_of(exit: &Exit) -> Result<ExitStatus, Failure> {
+    match exit {
+        Exit::Status(status) => Ok(*status),
+        Exit::TimedOut => Err(Failure::new(FailureKind::TimedOut, "took longer than --timeout")),
+        Exit::Interrupted => Err(Failure::interrupted()),
     }
 }
 
