@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 
 use support::{
     Lab, capture_to, expect_error, expect_success, has_note, is_running, odd_seconds, send,
-    wait_for,
 };
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_cli::corpus::capture::capture_workload;
 use uzswap_cli::corpus::page_set::{About, PageSet};
 use uzswap_cli::corpus::workload::Workload;
+use uzswap_testing::wait_for;
 
 /// Environment variable that makes this binary a helper, and the helper's name.
 const HELPER: &str = "UZSWAP_TEST_HELPER";

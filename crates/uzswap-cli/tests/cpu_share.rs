@@ -25,20 +25,9 @@ fn main() -> ExitCode {
         Some("--beside") => return print_part(arguments[1] == "ordinary", &arguments[2..]),
         _ => {}
     }
-    let missing = no_root().or_else(no_run);
+    let missing = trials::not_root().or_else(|| trials::no_run(env!("CARGO_BIN_EXE_uzswap")));
     let name = "a_program_beside_runs_that_thrash_keeps_its_share";
     trials::run(vec![trials::trial(name.to_owned(), missing, keeps_its_share)])
-}
-
-/// Why nothing would show here.
-fn no_root() -> Option<String> {
-    let is_root = rustix::process::geteuid().is_root();
-    (!is_root).then(|| "only root may raise priorities".to_owned())
-}
-
-/// Why nothing can be run here.
-fn no_run() -> Option<String> {
-    trials::why_fails(&mut run(&["--limit", "64M"], &["true"]))
 }
 
 /// `uzswap run`; one that hangs is ended.

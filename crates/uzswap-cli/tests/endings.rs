@@ -7,13 +7,13 @@
 #[allow(dead_code, reason = "what is not used here is in other tests")]
 mod process_tree;
 use uzswap::random::SplitMix64;
+use uzswap_testing::outputs::{expect, text};
 use uzswap_testing::trials;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::thread;
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         [first, mib, after] if first == "--fill" => return fill(mib.parse().unwrap(), after),
         _ => {}
     }
-    let missing = no_run();
+    let missing = trials::no_run(env!("CARGO_BIN_EXE_uzswap"));
     let tests: [Case; 32] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
         ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
@@ -76,25 +76,18 @@ fn main() -> ExitCode {
     }))
 }
 
-/// Why nothing can be run here.
-fn no_run() -> Option<String> {
-    trials::why_fails(&mut run("64M", &["true"]))
-}
-
 /// Why a test that needs this cannot run.
 fn lacks(need: &str) -> Option<String> {
-    let (test, told) = match need {
-        "SIGHUP" => return trials::no_signal(1),
-        "SIGINT" => return trials::no_signal(2),
-        "root" => ("test $(id -u) = 0".to_owned(), "only root may".to_owned()),
+    match need {
+        "SIGHUP" => trials::no_signal(1),
+        "SIGINT" => trials::no_signal(2),
+        "root" => trials::not_root(),
         "static" => {
-            let test = "echo 'int main(void) { return 0; }' | gcc -static -x c - -o /dev/null";
-            (test.to_owned(), "no static program can be built".to_owned())
+            let build = "echo 'int main(void) { return 0; }' | gcc -static -x c - -o /dev/null";
+            trials::why_fails(Command::new("sh").args(["-c", build]))
         }
-        program => (format!("command -v {program}"), format!("{program} is not installed")),
-    };
-    let output = Command::new("sh").args(["-c", &test]).output();
-    (!output.is_ok_and(|output| output.status.success())).then_some(told)
+        program => trials::not_installed(program),
+    }
 }
 
 fn run(limit: &str, argv: &[&str]) -> Command {
@@ -107,21 +100,8 @@ fn this() -> String {
     std::env::current_exe().unwrap().to_str().unwrap().to_owned()
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 fn told(output: &Output) -> String {
     format!("{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr))
-}
-
-/// 128 and the signal where one ended it, as a shell says it.
-fn code(output: &Output) -> i32 {
-    output.status.code().or(output.status.signal().map(|signal| 128 + signal)).unwrap()
-}
-
-fn expect(output: &Output, expected: i32) {
-    assert_eq!(code(output), expected, "{}", told(output));
 }
 
 /// This program again: pages of its own, and what it does then.
@@ -248,7 +228,7 @@ fn none_outlives_the_supervisor() {
         let script = format!("sleep 100 & (sleep 100; true) & {} --fill {mib} wait", this());
         let (child, stdout) = start(&mut run("32M", &["sh", "-c", &script]));
         // Each process that was started has its helper. The guard has none, and is the first.
-        let pids = process_tree::wait_for("programs with their helpers", || {
+        let pids = uzswap_testing::wait_for("programs with their helpers", || {
             let mut pids = process_tree::all_below(child.id());
             pids.retain(|pid| !process_tree::is_helper(*pid));
             let is_ready = |pid: &u32| {
@@ -305,7 +285,7 @@ fn no_message_is_written_into_data() {
         fs::write(&file, "").unwrap();
         let script = format!("exec {how} {}; exec {} --fill 48 wait", file.display(), this());
         let (child, stdout) = start(&mut run("32M", &["sh", "-c", &script]));
-        let guard = process_tree::wait_for("a guard", || {
+        let guard = uzswap_testing::wait_for("a guard", || {
             let mut pids = process_tree::all_below(child.id()).into_iter();
             pids.find(|pid| process_tree::name(*pid) == "uzswap-guard")
         });
@@ -531,7 +511,7 @@ unshare --user --map-root-user --pid sh -c 'cat /proc/version >/dev/null; echo f
 fn helpers_of_execs() {
     let script = "echo ready; exec sh -c 'exec sh -c \"exec sleep 100\"'";
     let (mut child, _stdout) = start(&mut run("64M", &["sh", "-c", script]));
-    process_tree::wait_for("sleep and its helper", || {
+    uzswap_testing::wait_for("sleep and its helper", || {
         let below = process_tree::all_below(child.id());
         let is_sleep = |pid: &u32| process_tree::name(*pid) == "sleep";
         let sleep = below.iter().find(|pid| is_sleep(pid))?;

@@ -3,6 +3,7 @@
 //! Method: a program, compiled here, starts itself by each function of the C library.
 //! Blind to: programs that start others by system calls of their own; loaders other than glibc's.
 
+use uzswap_testing::outputs::text;
 use uzswap_testing::trials;
 
 use std::path::{Path, PathBuf};
@@ -29,8 +30,8 @@ type Case = (&'static str, Option<String>, fn());
 
 fn main() -> ExitCode {
     let folder = tempfile::tempdir().unwrap();
-    let missing = no_run().or_else(|| compile(folder.path()));
-    let python = lacks("python3");
+    let missing = trials::no_run(env!("CARGO_BIN_EXE_uzswap")).or_else(|| compile(folder.path()));
+    let python = trials::not_installed("python3");
     let all: [Case; 9] = [
         ("each_function_keeps_it", None, || stay_managed("each")),
         ("no_environment_at_all", None, || stay_managed("null")),
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
         ("an_environment_that_is_too_long", None, || as_alone("too_long")),
         ("the_child_of_a_vfork_leaves_nothing", None, after_vfork),
         ("a_root_without_the_library", None, hidden),
-        ("env_and_a_run_in_a_run", lacks("env"), cleared_by_env),
+        ("env_and_a_run_in_a_run", trials::not_installed("env"), cleared_by_env),
         ("python_that_clears_it", python, cleared_by_python),
     ];
     trials::run(
@@ -54,20 +55,6 @@ fn run(argv: &[&str]) -> Command {
     command.args(["-s", "KILL", "100", env!("CARGO_BIN_EXE_uzswap"), "run", "--limit", "64M"]);
     command.arg("--").args(argv);
     command
-}
-
-/// Why nothing can be run here.
-fn no_run() -> Option<String> {
-    trials::why_fails(&mut run(&["true"]))
-}
-
-fn lacks(program: &str) -> Option<String> {
-    let found = Command::new(program).arg("--version").output();
-    found.is_err().then(|| format!("{program} is not installed"))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();

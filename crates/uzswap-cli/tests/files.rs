@@ -40,8 +40,8 @@ fn main() -> ExitCode {
     }
     let alone = || matrix(&[own_user()]);
     let users = || matrix(&[0, NOBODY]);
-    let not_root = not_root();
-    let no_run = no_run();
+    let not_root = trials::not_root();
+    let no_run = trials::no_run(env!("CARGO_BIN_EXE_uzswap"));
     trials::run([
         trial("files_of_one_user", None, alone),
         trial("files_among_users", not_root.clone(), users),
@@ -56,15 +56,6 @@ fn main() -> ExitCode {
 
 fn own_user() -> u32 {
     fs::metadata("/proc/self").unwrap().uid()
-}
-
-fn not_root() -> Option<String> {
-    (!is_root()).then(|| "not root: cannot be another user".to_owned())
-}
-
-fn no_run() -> Option<String> {
-    let output = uzswap(&["run", "--limit", "64M", "--", "true"]);
-    (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).replace('\n', " "))
 }
 
 fn no_small_disk() -> Option<String> {

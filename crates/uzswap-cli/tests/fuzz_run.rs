@@ -44,7 +44,7 @@ const SETTINGS: [Setting; 6] = [
 fn main() -> ExitCode {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("fuzz_run");
-    let missing = compile(&program).or_else(no_run);
+    let missing = compile(&program).or_else(|| trials::no_run(env!("CARGO_BIN_EXE_uzswap")));
     trials::run(SETTINGS.map(|setting| {
         let (name, program) = (setting.name, program.clone());
         trials::trial(name, missing.clone(), move || all_pages_are_right(&program, &setting))
@@ -58,12 +58,6 @@ fn compile(program: &Path) -> Option<String> {
     let mut compiler = Command::new("cc");
     compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(program);
     trials::why_fails(compiler.args(sources))
-}
-
-/// Why nothing can be run here.
-fn no_run() -> Option<String> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
-    trials::why_fails(command.args(["run", "--limit", "64M", "--", "true"]))
 }
 
 fn of_environment(name: &str) -> Option<u64> {

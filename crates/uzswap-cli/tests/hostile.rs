@@ -7,6 +7,7 @@
 mod enemy;
 #[allow(dead_code, reason = "what is not used here is in other tests")]
 mod process_tree;
+use uzswap_testing::outputs::text;
 use uzswap_testing::trials;
 
 use std::collections::BTreeSet;
@@ -44,9 +45,9 @@ fn main() -> ExitCode {
         ["--stranger", path] => return stranger(Path::new(path)),
         _ => {}
     }
-    let missing = no_run();
+    let missing = trials::no_run(env!("CARGO_BIN_EXE_uzswap"));
     let mut tests = Vec::new();
-    let root = missing.clone().or_else(|| lacks("root"));
+    let root = missing.clone().or_else(trials::not_root);
     let mut add = |name: String, missing: Option<String>, test: Box<dyn FnOnce() + Send>| {
         tests.push(trials::trial(name, missing, test));
     };
@@ -59,47 +60,38 @@ fn main() -> ExitCode {
     add("no_run_is_in_a_folder_of_others".into(), root.clone(), Box::new(folders_of_others));
     add(
         "helpers_have_users_of_their_own".into(),
-        root.clone().or_else(|| lacks("unshare")),
+        root.clone().or_else(|| trials::not_installed("unshare")),
         Box::new(users_of_helpers),
     );
     add("the_helper_has_no_rights".into(), root.clone(), Box::new(rights_of_helper));
-    let setpriv = root.clone().or_else(|| lacks("setpriv"));
+    let setpriv = root.clone().or_else(|| trials::not_installed("setpriv"));
     add("a_door_is_of_one_process".into(), root.clone(), Box::new(door_of_one));
     add("an_unmanaged_program_is_ended_first".into(), setpriv, Box::new(unmanaged_first));
     let name = "a_program_that_has_ended_costs_no_other".to_owned();
-    add(name, missing.clone().or_else(|| lacks("timeout")), Box::new(ended_by_itself));
-    let deep = missing.clone().or_else(|| lacks("python3"));
+    add(
+        name,
+        missing.clone().or_else(|| trials::not_installed("timeout")),
+        Box::new(ended_by_itself),
+    );
+    let deep = missing.clone().or_else(|| trials::not_installed("python3"));
     add("memory_counts_wherever_its_program_is".into(), deep, Box::new(deep_program));
     add("memory_counts_when_its_helper_is_gone".into(), missing.clone(), Box::new(helper_gone));
-    let python = missing.clone().or_else(|| lacks("python3"));
+    let python = missing.clone().or_else(|| trials::not_installed("python3"));
     add("one_memory_of_many_counts_once".into(), python.clone(), Box::new(one_memory));
     add("all_that_have_a_memory_are_ended".into(), python.clone(), Box::new(all_of_memory));
     add("lists_of_futexes_take_little_time".into(), python, Box::new(robust_lists));
     let few = Box::new(helpers_that_return);
     add("helpers_that_return_are_few".into(), missing.clone(), few);
-    let raw = missing.or_else(|| lacks("python3"));
+    let raw = missing.or_else(|| trials::not_installed("python3"));
     add("forks_without_end_end_no_other_fork".into(), raw, Box::new(forks_without_end));
-    let python = root.or_else(|| lacks("python3"));
+    let python = root.or_else(|| trials::not_installed("python3"));
     for (name, change) in CHANGES {
         let test = move || managed_after(change);
         add(format!("managed_after_{name}"), python.clone(), Box::new(test));
     }
-    let setpriv = python.or_else(|| lacks("setpriv"));
+    let setpriv = python.or_else(|| trials::not_installed("setpriv"));
     add("managed_as_another_user_with_umask_077".into(), setpriv, Box::new(user_with_umask));
     trials::run(tests)
-}
-
-fn no_run() -> Option<String> {
-    trials::why_fails(&mut run("64M", &["true"]))
-}
-
-fn lacks(need: &str) -> Option<String> {
-    let (test, told) = match need {
-        "root" => ("test $(id -u) = 0".to_owned(), "only root may".to_owned()),
-        program => (format!("command -v {program}"), format!("{program} is not installed")),
-    };
-    let output = Command::new("sh").args(["-c", &test]).output();
-    (!output.is_ok_and(|output| output.status.success())).then_some(told)
 }
 
 /// Of `uzswap run`; one that hangs is ended, and fails with 137.
@@ -109,10 +101,6 @@ fn run(limit: &str, argv: &[&str]) -> Command {
     command.args(["-s", "KILL", &seconds, env!("CARGO_BIN_EXE_uzswap")]);
     command.args(["run", "--limit", limit, "--"]).args(argv);
     command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn expect(output: &Output, code: i32) {

@@ -6,7 +6,7 @@
 //! the document of `uzswap-torture` (its tests validate it).
 
 mod support;
-use uzswap_testing::trials;
+use uzswap_testing::{trials, wait_for};
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 
 use serde_json::Value;
-use support::{Lab, expect_error, wait_for};
+use support::{Lab, expect_error};
 use trials::trial;
 use uzswap::page::{PAGE_SIZE, PageKey};
 use uzswap::zswap::{Zswap, ZswapOptions};
@@ -23,7 +23,7 @@ use uzswap_cli::report::Schema;
 use uzswap_testing::json_schema::{self, document, file_name, folder, schema, validate};
 
 fn main() -> ExitCode {
-    let no_run = no_run();
+    let no_run = trials::no_run(env!("CARGO_BIN_EXE_uzswap"));
     trials::run([
         trial("every_schema_describes_every_field", None, schemas_are_whole),
         trial("the_validator_finds_what_is_wrong", None, validator),
@@ -36,11 +36,6 @@ fn main() -> ExitCode {
         trial("a_file_is_beside_the_text", None, beside),
         trial("a_file_that_cannot_be_written_is_an_error", None, unwritten),
     ])
-}
-
-fn no_run() -> Option<String> {
-    let output = uzswap(&["run", "--limit", "64M", "--", "true"]);
-    (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).replace('\n', " "))
 }
 
 fn uzswap(arguments: &[&str]) -> Output {

@@ -58,9 +58,10 @@ fn main() -> ExitCode {
     add("interrupted_it_is_as_before", &zram, Box::new(interrupted));
     add("killed_at_any_time_it_is_as_before", &both, Box::new(killed_at_any_time));
     add("killed_with_its_watcher_it_is_restored_by_doctor", &both, Box::new(killed_with_watcher));
-    let missing = both.clone().or_else(|| no_program("unshare"));
+    let missing = both.clone().or_else(|| trials::not_installed("unshare"));
     add("killed_in_a_namespace_it_is_restored", &missing, Box::new(killed_in_a_namespace));
-    let missing = both.or_else(|| ["losetup", "mkswap", "swapon"].into_iter().find_map(no_program));
+    let missing = both
+        .or_else(|| ["losetup", "mkswap", "swapon"].into_iter().find_map(trials::not_installed));
     add("what_others_have_is_let_be", &missing, Box::new(of_others));
     // The machine is one.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
@@ -104,11 +105,6 @@ fn no_disk() -> Option<String> {
     let kind = String::from_utf8(kind.unwrap().stdout).unwrap();
     let takes_swap = ["ext2/ext3", "xfs"].contains(&kind.trim());
     (!takes_swap).then(|| format!("the target folder is on {}", kind.trim()))
-}
-
-fn no_program(name: &str) -> Option<String> {
-    let found = Command::new(name).arg("--version").output().is_ok();
-    (!found).then(|| format!("no {name}"))
 }
 
 fn uzswap() -> Command {

@@ -7,8 +7,8 @@
 #![allow(unsafe_code, reason = "mlockall is not in the standard library")]
 
 mod support;
-use uzswap_testing::trials;
 use uzswap_testing::varied_pages;
+use uzswap_testing::{trials, wait_for};
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Output};
 
 use support::{
     Lab, capture_to, expect_error, expect_success, has_note, is_root, is_running, odd_seconds,
-    open_to_all, send, small_core, wait_for,
+    open_to_all, send, small_core,
 };
 use trials::{no_signal, trial};
 use uzswap::compressor::{CompressorKind, OUTPUT_BYTES};

@@ -3,7 +3,8 @@
 //! Method: the real binary, end to end, with a program that is this one again. A test that cannot
 //! run here counts as ignored, with the reason.
 
-use uzswap_testing::trials;
+use uzswap_testing::outputs::{expect, text};
+use uzswap_testing::{trials, wait_for};
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -23,11 +24,14 @@ fn main() -> ExitCode {
     {
         return program(work, mib.parse().unwrap());
     }
-    let run = no_run();
-    let tmpfs = run.clone().or_else(no_root);
+    let run = trials::no_run(env!("CARGO_BIN_EXE_uzswap"));
+    let tmpfs = run.clone().or_else(trials::not_root);
     let signal = run.clone().or_else(|| trials::no_signal(2));
-    let stress = run.clone().or_else(|| no_program("stress-ng"));
-    let make = run.clone().or_else(|| no_program("make")).or_else(|| no_program("cc"));
+    let stress = run.clone().or_else(|| trials::not_installed("stress-ng"));
+    let make = run
+        .clone()
+        .or_else(|| trials::not_installed("make"))
+        .or_else(|| trials::not_installed("cc"));
     let kernel = run.clone().or_else(no_kernel_swap);
     let not_root = run.clone().or_else(no_nobody);
     let tests: [Test; 18] = [
@@ -89,25 +93,6 @@ fn uzswap() -> Command {
     command
 }
 
-fn no_run() -> Option<String> {
-    match uzswap().args(["run", "--limit", "64M", "--", "true"]).output() {
-        Ok(output) if output.status.success() => {
-            let text = text(&output.stderr);
-            text.contains("is unmanaged").then_some(text)
-        }
-        Ok(output) => Some(text(&output.stderr).trim().replace('\n', " ")),
-        Err(error) => Some(format!("timeout: {error}")),
-    }
-}
-
-fn no_root() -> Option<String> {
-    (!rustix::process::geteuid().is_root()).then(|| "a tmpfs needs root".to_owned())
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 /// `uzswap compare` of a command.
 fn compare(options: &[&str], command: &[&str]) -> Output {
     let mut study = uzswap();
@@ -129,11 +114,6 @@ fn study_of(options: &[&str], work: &str, mib: &str) -> (Output, Value) {
         panic!("{error}: {}{}", text(&output.stdout), text(&output.stderr))
     });
     (output, json)
-}
-
-fn expect(output: &Output, code: i32) {
-    let found = output.status.code().or(output.status.signal().map(|signal| 128 + signal));
-    assert_eq!(found, Some(code), "{}\n{}", text(&output.stdout), text(&output.stderr));
 }
 
 fn number(value: &Value) -> f64 {
@@ -401,11 +381,7 @@ fn interrupted() {
     study.arg("touch {dir}/there; sleep 86402").env("TMPDIR", temporary.path());
     study.stdout(Stdio::piped()).stderr(Stdio::piped());
     let study = study.spawn().unwrap();
-    let start = Instant::now();
-    while processes_with("sleep 86402") < 2 {
-        assert!(start.elapsed() < Duration::from_secs(60), "it does not start");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_for("the command", || (processes_with("sleep 86402") >= 2).then_some(()));
     let pid = rustix::process::Pid::from_child(&study);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let output = study.wait_with_output().unwrap();
@@ -417,7 +393,7 @@ fn interrupted() {
 /// Why the kernel's own swap cannot be set up here.
 fn no_kernel_swap() -> Option<String> {
     let is_there = |path: &str| Path::new(path).exists();
-    no_root().or_else(|| {
+    trials::not_root().or_else(|| {
         let zram = is_there("/sys/class/zram-control/hot_add");
         (!zram).then(|| "the kernel has no zram".to_owned())
     })
@@ -425,7 +401,7 @@ fn no_kernel_swap() -> Option<String> {
 
 /// Why no program can be run as another user.
 fn no_nobody() -> Option<String> {
-    no_root().or_else(|| no_program("setpriv"))
+    trials::not_root().or_else(|| trials::not_installed("setpriv"))
 }
 
 /// All that a study of the kernel's engines changes.
@@ -602,11 +578,6 @@ fn without_root() {
     assert!(told.contains("root"), "{told}");
 }
 
-fn no_program(name: &str) -> Option<String> {
-    let found = Command::new("sh").args(["-c", &format!("command -v {name}")]).output().unwrap();
-    (!found.status.success()).then(|| format!("{name} is not installed"))
-}
-
 fn preset(options: &[&str]) -> Output {
     uzswap()
         .arg("compare")
@@ -636,7 +607,7 @@ fn preset_build() {
         json["combinations"][0]["failure"]
     );
     let tmpfs = json["program"]["tmpfs_bytes"].as_u64();
-    assert_eq!(tmpfs.is_some(), no_root().is_none());
+    assert_eq!(tmpfs.is_some(), trials::not_root().is_none());
     assert!(!tree.path().join("a.o").exists(), "the source itself was built");
 
     let output = preset(&["--preset", "build"]);

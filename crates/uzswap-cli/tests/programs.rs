@@ -9,6 +9,7 @@ mod arena;
 #[allow(dead_code, reason = "what is not used here is in other tests")]
 mod process_tree;
 use uzswap::random::SplitMix64;
+use uzswap_testing::outputs::text;
 use uzswap_testing::trials;
 
 use std::fs::{self, File};
@@ -28,9 +29,11 @@ fn main() -> ExitCode {
     {
         return arena::run(scale);
     }
-    let missing = no_run();
+    let missing = trials::no_run(env!("CARGO_BIN_EXE_uzswap"));
     trials::run(PROGRAMS.iter().map(|program| {
-        let missing = missing.clone().or_else(|| not_installed(program.needs));
+        let missing = missing.clone();
+        let not_installed = || program.needs.iter().find_map(|need| trials::not_installed(need));
+        let missing = missing.or_else(not_installed);
         let missing = missing.or_else(|| too_small(program.gib));
         trials::trial(program.name, missing, || compare(program))
     }))
@@ -333,20 +336,6 @@ fn run_in(limit: u64, options: &[&str], argv: &[String]) -> Command {
     command
 }
 
-/// Why nothing can be run here.
-fn no_run() -> Option<String> {
-    trials::why_fails(&mut run_in(64 << 20, &[], &["true".to_owned()]))
-}
-
-fn not_installed(programs: &[&str]) -> Option<String> {
-    let is_there = |program: &str| {
-        let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
-        found.is_ok_and(|output| output.status.success())
-    };
-    let missing = programs.iter().find(|program| !is_there(program))?;
-    Some(format!("{missing} is not installed"))
-}
-
 /// Whether the machine is, for what takes so many GiB.
 fn too_small(gib: u64) -> Option<String> {
     let memory = fs::read_to_string("/proc/meminfo").unwrap();
@@ -362,10 +351,6 @@ fn too_small(gib: u64) -> Option<String> {
         (_, true) => Some(format!("less than {gib} GiB are free for temporary files")),
         _ => None,
     }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn compare(program: &Program) {

@@ -4,10 +4,10 @@
 //! Method: the real binary, end to end, with a program that is this one again; traces made here for
 //! what needs no program. Tests that cannot run here are counted as ignored, with the reason.
 
+use uzswap_testing::outputs::{expect, text};
 use uzswap_testing::trials;
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     {
         return work(program, mib.parse().unwrap());
     }
-    let run = no_run();
+    let run = trials::no_run(env!("CARGO_BIN_EXE_uzswap"));
     let disk = run.clone().or_else(no_tmpfs);
     let tests: [Test; 12] = [
         ("a_run_is_replayed_as_it_was", run.clone(), a_run_is_replayed),
@@ -93,27 +93,6 @@ fn run_in(limit: &str, options: &[&str], program: &str, mib: &str) -> Command {
     command.args(["run", "--limit", limit]).args(options).arg("--");
     command.arg(std::env::current_exe().unwrap()).args(["--program", program, mib]);
     command
-}
-
-/// Why nothing can be run here.
-fn no_run() -> Option<String> {
-    match uzswap().args(["run", "--limit", "64M", "--", "true"]).output() {
-        Ok(output) if output.status.success() => {
-            let text = text(&output.stderr);
-            text.contains("is unmanaged").then_some(text)
-        }
-        Ok(output) => Some(text(&output.stderr).trim().replace('\n', " ")),
-        Err(error) => Some(format!("timeout: {error}")),
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn expect(output: &Output, code: i32) {
-    let found = output.status.code().or(output.status.signal().map(|signal| 128 + signal));
-    assert_eq!(found, Some(code), "{}\n{}", text(&output.stdout), text(&output.stderr));
 }
 
 fn number(value: &Value) -> u64 {

@@ -25,7 +25,7 @@ use uzswap_cli::html;
 use uzswap_cli::report::Report;
 
 fn main() -> ExitCode {
-    let no_run = no_run();
+    let no_run = trials::no_run(env!("CARGO_BIN_EXE_uzswap"));
     let no_browser = match browser() {
         Some(_) => None,
         None => Some("no chromium, chromium-browser or google-chrome".to_owned()),
@@ -45,11 +45,6 @@ fn main() -> ExitCode {
         trial("a_browser_shows_the_numbers", no_browser.clone(), browsed),
         trial("a_browser_shows_those_of_runs", no_browser.or(no_run), browsed_runs),
     ])
-}
-
-fn no_run() -> Option<String> {
-    let output = uzswap(&["run", "--limit", "64M", "--", "true"]);
-    (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).replace('\n', " "))
 }
 
 fn uzswap(arguments: &[&str]) -> Output {

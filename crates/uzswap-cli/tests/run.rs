@@ -8,6 +8,7 @@
 mod adversary;
 #[allow(dead_code, reason = "what is not used here is in other tests")]
 mod process_tree;
+use uzswap_testing::outputs::{expect, text};
 use uzswap_testing::trials;
 
 use std::fs;
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
         Some("--scenario") => adversary::scenarios::run(&arguments[1]),
         _ => {}
     }
-    let missing = no_run();
+    let missing = trials::no_run(env!("CARGO_BIN_EXE_uzswap"));
     let mut all = Vec::new();
     let mut add = |name: String, missing: Option<String>, test: Box<dyn FnOnce() + Send>| {
         let is_undisturbed = name == "growth_in_one_call_is_held_back";
@@ -48,10 +49,10 @@ fn main() -> ExitCode {
     let name = "in_a_pid_namespace_grow_locked".to_owned();
     add(name, in_namespace.clone(), Box::new(grow_locked_in_namespace));
     for (name, program, arguments) in PROGRAMS {
-        let missing = missing.clone().or_else(|| not_installed(program));
+        let missing = missing.clone().or_else(|| trials::not_installed(program));
         add(name.to_owned(), missing, Box::new(move || same_output(program, arguments)));
     }
-    let missing_tracer = ["strace", "python3"].into_iter().find_map(not_installed);
+    let missing_tracer = ["strace", "python3"].into_iter().find_map(trials::not_installed);
     let missing_tracer = missing.clone().or(missing_tracer);
     add("a_tracer_keeps_what_it_needs".to_owned(), missing_tracer, Box::new(traced));
     for (name, missing, before, scenario, with_guard) in [
@@ -248,25 +249,6 @@ fn this_program() -> String {
     std::env::current_exe().unwrap().to_str().unwrap().to_owned()
 }
 
-/// Why nothing can be run here.
-fn no_run() -> Option<String> {
-    let output = run_in("64M", "true", &[]).output();
-    match output {
-        Ok(output) if output.status.success() => {
-            let text = String::from_utf8_lossy(&output.stderr).into_owned();
-            text.contains("is unmanaged").then_some(text)
-        }
-        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ")),
-        Err(error) => Some(format!("timeout: {error}")),
-    }
-}
-
-fn not_installed(program: &str) -> Option<String> {
-    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
-    let is_there = found.is_ok_and(|output| output.status.success());
-    (!is_there).then(|| format!("{program} is not installed"))
-}
-
 /// Runs a program in a PID namespace of its own.
 const NAMESPACE: [&str; 3] = ["unshare", "--pid", "--fork"];
 
@@ -278,16 +260,6 @@ fn no_namespace() -> Option<String> {
         Ok(output) => Some(text(&output.stderr).trim().to_owned()),
         Err(error) => Some(format!("unshare: {error}")),
     }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn expect(output: &Output, code: i32) {
-    // 128 and the signal where it was ended by one, as a shell says it.
-    let found = output.status.code().or(output.status.signal().map(|signal| 128 + signal));
-    assert_eq!(found, Some(code), "{}\n{}", text(&output.stdout), text(&output.stderr));
 }
 
 fn scenario(name: &str, limit: &str, code: i32, said: &str) {
@@ -326,7 +298,7 @@ fn supervisor_is_killed(before: &[&str], name: &str, with_guard: bool) {
     for round in 0..12 {
         let (mut child, mut stdout) = start("24M", before, name);
         // The guard starts before the first eviction. Until then each helper ends its program.
-        let guard = process_tree::wait_for("a guard", || {
+        let guard = uzswap_testing::wait_for("a guard", || {
             let processes = process_tree::all_below(child.id());
             processes.into_iter().find(|pid| process_tree::name(*pid) == "uzswap-guard")
         });
@@ -339,7 +311,7 @@ fn supervisor_is_killed(before: &[&str], name: &str, with_guard: bool) {
         // The stream ends when the last of them has ended.
         let (end, ended) = mpsc::channel();
         thread::spawn(move || end.send(io::copy(&mut stdout, &mut io::sink())));
-        ended.recv_timeout(process_tree::PATIENCE).expect("a program that was ended").unwrap();
+        ended.recv_timeout(uzswap_testing::PATIENCE).expect("a program that was ended").unwrap();
         let output = child.wait_with_output().unwrap();
         expect(&output, 128 + 9);
         let said = text(&output.stderr);

@@ -6,6 +6,7 @@
 
 #[allow(dead_code, reason = "what is not used here is in other tests")]
 mod process_tree;
+use uzswap_testing::outputs::text;
 use uzswap_testing::trials;
 
 use std::fs;
@@ -17,7 +18,7 @@ use std::process::{Child, Command, ExitCode, Output, Stdio};
 use tempfile::TempDir;
 
 fn main() -> ExitCode {
-    let missing = no_run();
+    let missing = trials::no_run(env!("CARGO_BIN_EXE_uzswap"));
     let mut all = Vec::new();
     let mut add = |name: &str, missing: Option<String>, test: fn()| {
         all.push(trials::trial(name, missing, test));
@@ -51,15 +52,6 @@ fn run_in(limit: &str, options: &[&str], program: &str, arguments: &[&str]) -> C
     command.args(["-s", "KILL", "100", env!("CARGO_BIN_EXE_uzswap"), "run", "--limit", limit]);
     command.args(options).args(["--", program]).args(arguments);
     command
-}
-
-/// Why nothing can be run here.
-fn no_run() -> Option<String> {
-    trials::why_fails(&mut run_in("64M", &[], "true", &[]))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Each of 60 short programs finds the memory of its own helper among its mappings, with the

@@ -6,7 +6,7 @@
 
 mod support;
 use uzswap::random::SplitMix64;
-use uzswap_testing::trials;
+use uzswap_testing::{trials, wait_for};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,7 +22,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{Lab, expect_error, expect_success, is_root, open_to_all, send, wait_for};
+use support::{Lab, expect_error, expect_success, is_root, open_to_all, send};
 
 /// Memory of the program, and its limit.
 const MIB: usize = 32;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         (Some("--answer"), Some(path)) => return answer_at(Path::new(&path)),
         _ => {}
     }
-    let missing = no_run();
+    let missing = trials::no_run(env!("CARGO_BIN_EXE_uzswap"));
     let tests: [(&str, fn()); 14] = [
         ("a_run_is_told_as_it_is", told_as_it_is),
         ("intervals_add_up", intervals_add_up),
@@ -125,14 +125,6 @@ fn no_other_user() -> Option<String> {
     }
     let status = Command::new("true").uid(NOBODY).gid(NOBODY).status();
     status.err().map(|error| format!("cannot run as user {NOBODY}: {error}"))
-}
-
-/// Why nothing can be run here.
-fn no_run() -> Option<String> {
-    let lab = Lab::new();
-    let output = uzswap(&lab).args(["run", "--limit", "64M", "--", "true"]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
-    (!output.status.success() || text.contains("is unmanaged")).then_some(text)
 }
 
 fn uzswap(lab: &Lab) -> Command {

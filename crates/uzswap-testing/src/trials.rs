@@ -1,6 +1,7 @@
 //! Trials that cannot run everywhere: they are counted as ignored, with the reason.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Trial};
@@ -46,6 +47,30 @@ pub fn why_fails(command: &mut Command) -> Option<String> {
         Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ")),
         Err(error) => Some(format!("{}: {error}", command.get_program().to_string_lossy())),
     }
+}
+
+/// Why `run` of this binary of `uzswap` manages no program here.
+pub fn no_run(uzswap: &str) -> Option<String> {
+    let mut run = Command::new("timeout");
+    run.args(["-s", "KILL", "120", uzswap, "run", "--limit", "64M", "--", "true"]);
+    why_fails(&mut run).or_else(|| {
+        let told = String::from_utf8_lossy(&run.output().ok()?.stderr).into_owned();
+        told.contains("is unmanaged").then_some(told)
+    })
+}
+
+/// Why a test that needs root cannot run.
+pub fn not_root() -> Option<String> {
+    // The owner of /proc/self is who we are.
+    let is_root = fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
+    (!is_root).then(|| "only root may".to_owned())
+}
+
+/// Why a program cannot be run here.
+pub fn not_installed(program: &str) -> Option<String> {
+    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
+    let is_there = found.is_ok_and(|output| output.status.success());
+    (!is_there).then(|| format!("{program} is not installed"))
 }
 
 /// Why a signal reaches nothing that is started here: it is ignored, as SIGINT is in the background

@@ -5,7 +5,7 @@
 
 use crate::support::{stdout_alone, text};
 use uzswap::random::SplitMix64;
-use uzswap_testing::golden;
+use uzswap_testing::{golden, wait_for};
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,16 +13,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 const PAGE: usize = 4096;
 const SIGTERM: i32 = 15;
-
-/// How long a test waits for a state before it says that it does not come.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn uzswap() -> Command {
     Command::new(env!("CARGO_BIN_EXE_uzswap"))
@@ -110,9 +107,7 @@ fn the_verdict_comes_first_and_tables_fit_80_columns() {
     for part in ["|@", "sys ", "\nsettings ", "SUMMARY"] {
         assert!(!page.contains(part), "'{part}' is a detail:\n{page}");
     }
-    for line in page.lines() {
-        assert!(line.len() <= 80 && line.is_ascii() && line == line.trim_end(), "{line}");
-    }
+    expect_narrow(&page);
 }
 
 #[test]
@@ -735,10 +730,7 @@ fn an_interrupt_removes_the_backing() {
         .spawn()
         .unwrap();
     // There is a file to leave behind.
-    let deadline = Instant::now() + PATIENCE;
-    while !backing.exists() {
-        assert!(Instant::now() < deadline, "no run has made its backing");
-    }
+    wait_for("the backing of a run", || backing.exists().then_some(()));
     assert!(signal("-TERM", comparison.id()));
     let output = comparison.wait_with_output().unwrap();
     assert_eq!(output.status.signal(), Some(SIGTERM), "{output:?}");
@@ -945,14 +937,7 @@ fn long_comparison(temporary: &TempDir) -> Child {
 
 /// The process of a run, once there is one.
 fn process_of_a_run(comparison: &Child) -> u32 {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(run) = run_of(comparison) {
-            return run;
-        }
-        assert!(Instant::now() < deadline, "no run was started");
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_for("a run", || run_of(comparison))
 }
 
 /// The process of the run that is under way, if there is one.

@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{Lab, send, wait_for};
+use crate::support::{Lab, send};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use serde_json::json;
+use uzswap_testing::wait_for;
 
 /// Runs: the number, MiB of the pool, the ratio.
 const RUNS: [(u32, u64, f64); 3] = [(4_100_001, 9, 2.0), (4_100_002, 20, 3.0), (4_100_003, 5, 5.0)];

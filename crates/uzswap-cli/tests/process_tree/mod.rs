@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const EVERY: Duration = Duration::from_millis(10);
 
@@ -22,22 +22,6 @@ pub(crate) fn all_below(pid: u32) -> Vec<u32> {
         }
     }
     found
-}
-
-/// How long a test waits for a state before it says that it does not come. Only a test that fails
-/// takes as long, however busy the machine is.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Waits until there is one.
-pub(crate) fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let since = Instant::now();
-    loop {
-        if let Some(value) = found() {
-            return value;
-        }
-        assert!(since.elapsed() < PATIENCE, "waited in vain for {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// The name of a process; none once it has ended.

@@ -5,8 +5,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use uzswap::page::PAGE_SIZE;
@@ -95,20 +93,7 @@ pub(crate) fn has_note(about: &About, words: &str) -> bool {
 }
 
 pub(crate) fn is_root() -> bool {
-    // The owner of /proc/self is who we are.
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata("/proc/self").unwrap().uid() == 0
-}
-
-pub(crate) fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let since = Instant::now();
-    loop {
-        if let Some(value) = found() {
-            return value;
-        }
-        assert!(since.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
+    rustix::process::geteuid().is_root()
 }
 
 pub(crate) fn send(signal: &str, pid: u32) {
