@@ -1,4 +1,4 @@
-//! An experiment: many runs, each in a fresh process, the combinations taking turns: A B C, A B C.
+//! An experiment: many runs, each in a fresh process, the combinations taking turns.
 //!
 //! Remains of a run in an allocator, in caches of the C library or in the resident size end with
 //! its process. A machine that slows down half way slows every combination.

@@ -1,6 +1,6 @@
 //! Studies: the variants take turns in rounds, and each turn is a measured step.
 //!
-//! A machine that slows down half way slows every variant: A B C, A B C.
+//! A machine that slows down half way slows every variant: A B C, C B A, B C A, A C B, ...
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,9 +19,6 @@ pub(super) trait Study {
     type Variant;
     /// The findings of one turn.
     type Run;
-
-    /// Whether each round begins with the next variant: A B C, B C A.
-    const ROTATES: bool = false;
 
     /// Turns of each variant, at most.
     fn rounds(&self) -> usize;
@@ -111,14 +108,12 @@ pub(super) fn take_turns<S: Study>(
     for variants in groups {
         let cell = |variant| Cell { variant, runs: Vec::new() };
         let mut group: Cells<S> = variants.into_iter().map(cell).collect();
-        let count = group.len();
         for round in 0..rounds {
             if !study.has_time(round, start.elapsed()) {
                 break;
             }
-            let first = if S::ROTATES { round } else { 0 };
-            for turn in 0..count {
-                let Cell { variant, runs } = &mut group[(first + turn) % count];
+            for place in order_of_round(group.len(), round) {
+                let Cell { variant, runs } = &mut group[place];
                 let label = format!("{}, run {}", study.label(variant), round + 1);
                 progress(done, total, &format!("{label} of {rounds}"));
                 if interrupt::noted() {
@@ -133,6 +128,20 @@ pub(super) fn take_turns<S: Study>(
     }
     progress(total, total, "");
     Ok(cells)
+}
+
+/// The variants of one round, by number. Every second round is the one before it, backwards; the
+/// two after it start with the next variant. So none is always early, and none always follows the
+/// same other.
+pub(super) fn order_of_round(variants: usize, round: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..variants).collect();
+    if variants > 0 {
+        order.rotate_left(round / 2 % variants);
+    }
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    order
 }
 
 /// Waits as long, or until a signal ends the study.
@@ -150,13 +159,12 @@ pub(super) fn wait(time: Duration) {
 mod tests {
     use super::*;
 
-    /// Two groups of letters.
-    struct Letters<const ROTATES: bool>;
+    /// Two groups of letters, in so many rounds.
+    struct Letters(usize);
 
-    impl<const ROTATES: bool> Study for Letters<ROTATES> {
+    impl Study for Letters {
         type Variant = char;
         type Run = usize;
-        const ROTATES: bool = ROTATES;
 
         fn rounds(&self) -> usize {
             3
@@ -178,13 +186,13 @@ mod tests {
         }
 
         fn has_time(&self, rounds_before: usize, _: Duration) -> bool {
-            ROTATES || rounds_before == 0
+            rounds_before < self.0
         }
     }
 
-    fn turns<const ROTATES: bool>() -> (Vec<String>, Result<Cells<Letters<ROTATES>>, StudyError>) {
+    fn turns(rounds: usize) -> (Vec<String>, Result<Cells<Letters>, StudyError>) {
         let mut seen = Vec::new();
-        let result = take_turns(&Letters::<ROTATES>, &mut |done, total, next| {
+        let result = take_turns(&Letters(rounds), &mut |done, total, next| {
             seen.push(format!("{done}/{total} {next}"));
         });
         (seen, result)
@@ -192,7 +200,7 @@ mod tests {
 
     #[test]
     fn variants_take_turns_in_their_groups() {
-        let (seen, result) = turns::<false>();
+        let (seen, result) = turns(1);
         let expected = ["0/9 a, run 1 of 3", "1/9 b, run 1 of 3", "2/9 x, run 1 of 3", "9/9 "];
         assert_eq!(seen, expected);
         let runs: Vec<_> =
@@ -202,9 +210,29 @@ mod tests {
 
     #[test]
     fn rounds_begin_with_another_variant_and_end_with_an_error() {
-        let (seen, result) = turns::<true>();
+        let (seen, result) = turns(3);
         let order: String = seen.iter().map(|line| &line[4..5]).collect();
-        assert_eq!(order, "abbaabxx");
+        assert_eq!(order, "abbabaxx");
         assert_eq!(result.unwrap_err().to_string(), "x, run 2: no such letter");
+    }
+
+    #[test]
+    fn each_takes_its_turn_once_a_round_at_changing_places() {
+        for combinations in 1..=7 {
+            let rounds: Vec<Vec<usize>> =
+                (0..combinations * 2).map(|round| order_of_round(combinations, round)).collect();
+            for order in &rounds {
+                let mut sorted = order.clone();
+                sorted.sort_unstable();
+                assert_eq!(sorted, (0..combinations).collect::<Vec<usize>>());
+            }
+            if combinations > 2 {
+                assert!(rounds.windows(2).all(|pair| pair[0] != pair[1]), "{rounds:?}");
+            }
+            let firsts: Vec<usize> = rounds.iter().map(|order| order[0]).collect();
+            let first_turns = |it| firsts.iter().filter(|&&first| first == it).count();
+            assert!((0..combinations).all(|it| first_turns(it) > 0), "{firsts:?}");
+        }
+        assert!(order_of_round(0, 3).is_empty());
     }
 }

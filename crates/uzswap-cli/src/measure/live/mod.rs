@@ -3,7 +3,7 @@
 //! ```text
 //!   warm-up, no limit --> peak, expected --check
 //!                           |
-//!   round 1: A B C   round 2: A C B ...        (schedule)
+//!   round 1: A B C   round 2: C B A ...        (turns)
 //!                           |
 //!   one run: folder, --prepare, command under an engine, --check, --cleanup   (command, engine)
 //!                           |
@@ -17,7 +17,6 @@ mod failure;
 mod kernel;
 mod pager;
 mod preset;
-mod schedule;
 
 use std::io;
 
@@ -32,10 +31,9 @@ pub use failure::{Failure, FailureKind};
 use kernel::{Kernel, PROBE_BYTES};
 use pager::Uzswap;
 pub use preset::{Preset, PresetNameError, PresetPlace};
-use schedule::order_of_round;
 
 use crate::human_size::human_size;
-use crate::measure::turns::Progress;
+use crate::measure::turns::{Progress, order_of_round};
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;

@@ -10,7 +10,7 @@
 //!
 //! A page for the store was not used for long, and no processor has it in a cache. So before each
 //! pass the caches are filled with something else, and no page comes twice in a pass. The checks
-//! take turns: A B C D, B C D A, ...
+//! take turns.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -148,7 +148,6 @@ struct Times {
 impl Study for Settings<'_> {
     type Variant = SameFilledCheck;
     type Run = Times;
-    const ROTATES: bool = true;
 
     fn rounds(&self) -> usize {
         self.rounds
