@@ -278,26 +278,26 @@ impl Compare {
             let report = live::study(&experiment);
             interrupt::end_if_noted();
             let mut report = report?;
-            report.baseline = baseline.map(|old| old.changes(&report, &self.fail_on));
+            report.conclusions.baseline = baseline.map(|old| old.changes(&report, &self.fail_on));
             let printed = output.print_document(&report, || match self.csv {
                 true => report.to_csv(),
                 false => report.to_text(screen),
             });
             page.write(&report).and(printed)?;
-            return live::verdict(&report).and(held(report.baseline.as_ref()));
+            return live::verdict(&report).and(held(report.conclusions.baseline.as_ref()));
         }
         let baseline = self.open_baseline(Schema::Compare)?;
         let report = self.compare();
         // Children are gone and files removed: an interrupt may have its effect now.
         interrupt::end_if_noted();
         let mut report = report?;
-        report.baseline = baseline.map(|old| old.changes(&report, &self.fail_on));
+        report.conclusions.baseline = baseline.map(|old| old.changes(&report, &self.fail_on));
         let printed = output.print_document(&report, || match self.csv {
             true => report.to_csv(),
             false => report.to_text(screen),
         });
         page.write(&report).and(printed)?;
-        held(report.baseline.as_ref())
+        held(report.conclusions.baseline.as_ref())
     }
 
     /// Reads the older document before any work is done.
@@ -371,7 +371,7 @@ impl Compare {
         let combinations = result?;
         let limits = experiment.limits.map(|limits| limits.settings);
         let mut report = Report::new(source.info, settings, limits, &combinations);
-        report.notes.splice(0..0, warnings);
+        report.conclusions.notes.splice(0..0, warnings);
         Ok(report)
     }
 

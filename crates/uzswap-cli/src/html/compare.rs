@@ -8,7 +8,6 @@ use super::figure::{Cell, DataTable, Figure, Key};
 use super::scale::Scale;
 use super::section::{Part, Section, latency_figure, latency_row};
 use super::unit::Unit;
-use super::verdict::Verdict;
 use crate::measure::compressed_lengths::KindLengths;
 use crate::measure::histogram::LatencySummary;
 use crate::report::{CompressedLengths, CorpusInfo, Findings, Report};
@@ -31,8 +30,7 @@ impl Report {
             self.compression(),
             self.source(),
         ];
-        let Report { verdict, summary, notes, baseline, corpus, .. } = self;
-        Verdict { verdict, summary, notes, baseline }.around(figures, &corpus.notes)
+        self.conclusions.around(figures, &self.corpus.notes)
     }
 
     fn times(&self, title: &str, of: fn(&Findings) -> &Vec<f64>) -> Figure {

@@ -5,7 +5,6 @@ use super::charts::scatter::{Axis, Point, scatter};
 use super::figure::{Cell, DataTable, Figure};
 use super::section::{LatencyRow, Part, Section, Timelines, latencies, memory_over_time};
 use super::unit::Unit;
-use super::verdict::Verdict;
 use crate::measure::live::{LiveCommand, LiveRun};
 use crate::report::live::{LiveFindings, LiveReport};
 use crate::report::mean;
@@ -13,7 +12,7 @@ use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::LatencyCounts;
 
 /// Its sections.
-pub(super) fn sections(report: &LiveReport, verdict: Verdict) -> Vec<Section> {
+pub(super) fn sections(report: &LiveReport) -> Vec<Section> {
     let figures = vec![
         Section {
             heading: "Run times",
@@ -27,7 +26,7 @@ pub(super) fn sections(report: &LiveReport, verdict: Verdict) -> Vec<Section> {
         density(report),
         command(report),
     ];
-    verdict.around(figures, &[])
+    report.conclusions.clone().around(figures, &[])
 }
 
 fn times(report: &LiveReport, title: &str, of: fn(&LiveRun) -> f64) -> Figure {

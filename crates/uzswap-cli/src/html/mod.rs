@@ -111,7 +111,7 @@ fn content(
         }
         Schema::CompareLimit => {
             let live: LiveReport = view(document)?;
-            (live.program.text(), live::sections(&live, view(document)?))
+            (live.program.text(), live::sections(&live))
         }
         Schema::Advise => {
             let report: AdviceReport = view(document)?;

@@ -1,25 +1,13 @@
 //! The sentences that the page of a comparison begins with.
 
-use serde::Deserialize;
-
 use super::section::{Part, Section};
-use crate::report::Changes;
+use crate::report::Conclusions;
 
-/// The fields of a document.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Verdict {
-    pub(super) verdict: Vec<String>,
-    pub(super) summary: Vec<String>,
-    pub(super) notes: Vec<String>,
-    pub(super) baseline: Option<Changes>,
-}
-
-impl Verdict {
+impl Conclusions {
     /// The verdict, the changes since a baseline and the notes, then `figures`, then the summary.
     /// The summary comes first where there is no verdict.
     pub(super) fn around(self, figures: Vec<Section>, more_notes: &[String]) -> Vec<Section> {
-        let Verdict { verdict, summary, mut notes, baseline } = self;
+        let Conclusions { verdict, summary, mut notes, baseline } = self;
         let (mut first, last) =
             if verdict.is_empty() { (summary, Vec::new()) } else { (verdict, summary) };
         if first.is_empty() {
@@ -45,23 +33,26 @@ mod tests {
 
     #[test]
     fn a_verdict_comes_before_a_summary() {
-        let text = |verdict: Verdict| verdict.around(Vec::new(), &[])[0].html(&mut 0);
+        let text = |verdict: Conclusions| verdict.around(Vec::new(), &[])[0].html(&mut 0);
         let words = |words: &str| vec![words.to_owned()];
-        let both = Verdict { verdict: words("a"), summary: words("b"), ..Verdict::default() };
+        let both =
+            Conclusions { verdict: words("a"), summary: words("b"), ..Conclusions::default() };
         assert!(text(both).contains("<li>a</li></ul>"));
-        let summary = Verdict { summary: words("b"), ..Verdict::default() };
+        let summary = Conclusions { summary: words("b"), ..Conclusions::default() };
         assert!(text(summary).contains("<li>b</li></ul>"));
-        assert!(text(Verdict::default()).contains("nothing to compare"));
+        assert!(text(Conclusions::default()).contains("nothing to compare"));
     }
 
     #[test]
     fn changes_show_then_and_now() {
-        let document = serde_json::json!({ "verdict": ["a"], "baseline": {
+        let (verdict, none) = (["a"], [""; 0]);
+        let document = serde_json::json!({ "verdict": verdict, "summary": none, "notes": none,
+            "baseline": {
             "path": "old.json", "created_at": "2026-01-01T00:00:00Z", "version": "0.1.0",
             "notes": ["another machine"], "broken_bounds": ["pool>2%"],
             "changes": [{ "label": "zbud lz4", "figure": "pool", "old": 4096.0, "new": 8192.0,
                 "percent": 100.0, "low_percent": null, "high_percent": null }] } });
-        let verdict: Verdict = serde_json::from_value(document).unwrap();
+        let verdict: Conclusions = serde_json::from_value(document).unwrap();
         let text = verdict.around(Vec::new(), &[])[1].html(&mut 0);
         for words in ["old.json", "another machine", "pool&gt;2%", "<data value=\"8192\">8,192<"] {
             assert!(text.contains(words), "{words} is not in {text}");

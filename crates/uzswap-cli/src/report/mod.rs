@@ -3,6 +3,7 @@
 //! ```text
 //!  measure --> Report, of replays ------> text, csv; JSON by serde
 //!          --> live::LiveReport --------> live::text, live; JSON by serde
+//!                 |-- conclusions                  the words of both
 //!                 |-- verdict, summary             sentences
 //!                 |-- choice                       the rule by which one is the best
 //!                 |-- baseline                     changes since an older document
@@ -15,6 +16,7 @@
 mod access_section;
 mod baseline;
 pub mod choice;
+mod conclusions;
 mod csv;
 mod envelope;
 pub(crate) mod format;
@@ -41,9 +43,11 @@ use crate::measure::replay::{Figures, Phases, RunResult, TraceInfo};
 pub use crate::measure::stats::{Stats, mean, percent_change};
 pub use access_section::AccessFindings;
 pub use baseline::{Baseline, Bound, Change, Changes};
+pub use conclusions::Conclusions;
+pub(crate) use conclusions::opening;
 pub use envelope::{Document, Envelope, Schema};
 pub use format::Screen;
-pub(crate) use text::{closing, machine, opening};
+pub(crate) use text::machine;
 pub use trace_section::TraceFindings;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::ZpoolKind;
@@ -66,15 +70,9 @@ pub struct Report {
     pub combinations: Vec<Findings>,
     /// How the pages compress, one element a compressor; none for a trace.
     pub compressed_lengths: Vec<CompressedLengths>,
-    /// Facts that a reader must know before comparing.
-    pub notes: Vec<String>,
-    /// Which parts to use, their gain and their cost, and how sure that is: sentences.
-    pub verdict: Vec<String>,
-    /// The figures in words.
-    pub summary: Vec<String>,
-    /// The changes since an older document.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub baseline: Option<Changes>,
+    /// What it comes to, in words.
+    #[serde(flatten)]
+    pub conclusions: Conclusions,
 }
 
 /// The machine.
@@ -330,13 +328,14 @@ impl Report {
             corpus,
             settings: ReportSettings { runs_each: combinations[0].runs.len(), settings, limits },
             compressed_lengths: combinations.iter().filter_map(CompressedLengths::of).collect(),
-            notes: notes(combinations),
-            verdict: Vec::new(),
-            summary: summary::sentences(&runs, settings.free),
-            baseline: None,
+            conclusions: Conclusions {
+                notes: notes(combinations),
+                summary: summary::sentences(&runs, settings.free),
+                ..Conclusions::default()
+            },
             combinations: runs,
         };
-        report.verdict = verdict::sentences(&report);
+        report.conclusions.verdict = verdict::sentences(&report);
         report
     }
 

@@ -22,8 +22,7 @@ type Seconds = fn(&Findings) -> &[f64];
 
 /// The whole report.
 pub(super) fn page(report: &Report, screen: Screen) -> String {
-    let mut page = opening(&report.verdict, &report.notes);
-    page.extend(report.baseline.as_ref().map(|changes| changes.to_text(screen)));
+    let mut page = report.conclusions.opening(screen);
     page += &header(report, screen);
     page += &run_times(report, screen);
     page += &latencies(report, screen);
@@ -34,28 +33,7 @@ pub(super) fn page(report: &Report, screen: Screen) -> String {
     };
     page += &access_section::tables(report, screen);
     page += &whole::section_of(report, screen);
-    page + &closing("histograms, all times, settings", &report.summary, screen)
-}
-
-/// The verdict and the remarks that a reader needs before any figure.
-pub(crate) fn opening(verdict: &[String], notes: &[String]) -> String {
-    let mut text = String::new();
-    for sentence in verdict {
-        text += &wrapped("", "", sentence);
-    }
-    for note in notes {
-        text += &wrapped("Note: ", "  ", note);
-    }
-    text + "\n"
-}
-
-/// The last lines: the summary, or the option that adds it and `more`.
-pub(crate) fn closing(more: &str, summary: &[String], screen: Screen) -> String {
-    if !screen.has_details() {
-        return format!("--details adds {more} and a summary.\n");
-    }
-    let sentences = summary.iter().map(|sentence| wrapped("- ", "  ", sentence));
-    format!("SUMMARY\n\n{}", sentences.collect::<String>())
+    page + &report.conclusions.closing("histograms, all times, settings", screen)
 }
 
 /// The last line of a header.

@@ -9,7 +9,7 @@ use crate::measure::live::{
     Failure, LiveCommand, LiveExperiment, LiveLimit, LiveResults, SmallestLimit,
 };
 use crate::measure::live::{LiveParts, LiveRun};
-use crate::report::{Changes, Difference, Envelope, Schema, Screen, mean};
+use crate::report::{Conclusions, Difference, Envelope, Schema, Screen, mean};
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::LatencyCounts;
 use uzswap_pager::RunSample;
@@ -28,15 +28,9 @@ pub struct LiveReport {
     pub warm_up: LiveRun,
     /// One element a combination of parts, in the order asked for.
     pub combinations: Vec<LiveFindings>,
-    /// Remarks that a reader needs before comparing.
-    pub notes: Vec<String>,
-    /// Which combination to use, its cost, and how sure that is: sentences.
-    pub verdict: Vec<String>,
-    /// The figures in words.
-    pub summary: Vec<String>,
-    /// The changes since an older document.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub baseline: Option<Changes>,
+    /// What it comes to, in words.
+    #[serde(flatten)]
+    pub conclusions: Conclusions,
 }
 
 /// How a study was made.
@@ -227,10 +221,7 @@ impl LiveReport {
             },
             warm_up,
             combinations: runs,
-            notes,
-            verdict: Vec::new(),
-            summary: Vec::new(),
-            baseline: None,
+            conclusions: Conclusions { notes, ..Conclusions::default() },
         };
         let base_pool = report.base().map_or(0, |base| base.pool_peak_bytes);
         for findings in &mut report.combinations {
@@ -238,8 +229,8 @@ impl LiveReport {
             findings.pool_percent_of_base =
                 (base_pool > 0 && pool > 0).then(|| pool as f64 / base_pool as f64 * 100.0);
         }
-        report.verdict = verdict::sentences(&report);
-        report.summary = text::sentences(&report);
+        report.conclusions.verdict = verdict::sentences(&report);
+        report.conclusions.summary = text::sentences(&report);
         report
     }
 

@@ -10,9 +10,7 @@ use crate::report::format::{
     Screen, against, counted, explained, fact, fitted, histograms, listed, mib, nanoseconds,
     section, share, statistics, thousands, wrapped,
 };
-use crate::report::{
-    Difference, ROUNDS_MIN, Stats, closing, machine, mean, opening, percent_change,
-};
+use crate::report::{Difference, ROUNDS_MIN, Stats, machine, mean, percent_change};
 use uzswap::zswap::LatencyCounts;
 
 /// The run times of the study's first table; without details the first of them alone.
@@ -30,8 +28,7 @@ const LABEL_COLUMNS: usize = 26;
 
 /// The whole report.
 pub(super) fn page(report: &LiveReport, screen: Screen) -> String {
-    let mut page = opening(&report.verdict, &report.notes);
-    page.extend(report.baseline.as_ref().map(|changes| changes.to_text(screen)));
+    let mut page = report.conclusions.opening(screen);
     page += &header(report);
     page += &failures(report);
     if report.ended().next().is_some() {
@@ -41,7 +38,7 @@ pub(super) fn page(report: &LiveReport, screen: Screen) -> String {
         page += &peak(report, screen);
         page += &beyond(report, screen);
     }
-    page + &closing("histograms, all times", &report.summary, screen)
+    page + &report.conclusions.closing("histograms, all times", screen)
 }
 
 fn header(report: &LiveReport) -> String {
