@@ -181,13 +181,10 @@ fn capture_helper(lab: &Lab, name: &str, options: &[&str]) -> Output {
 #[test]
 fn a_process_is_captured_page_by_page() {
     let helper = Helper::start("hold");
-    for freeze in [false, true] {
+    let pid = helper.pid();
+    for arguments in [&["--pid", &pid][..], &["--pid", &pid, "--freeze"]] {
         let lab = Lab::new();
-        let mut arguments = vec!["--pid"];
-        let pid = helper.pid();
-        arguments.push(&pid);
-        arguments.extend(freeze.then_some("--freeze"));
-        let output = lab.capture(&arguments);
+        let output = lab.capture(arguments);
         expect_success(&output);
         let summary = String::from_utf8_lossy(&output.stdout);
         assert!(summary.contains("pages") && summary.contains("origin"), "{summary}");
@@ -268,14 +265,11 @@ fn resident_pages(pid: &str) -> usize {
 #[test]
 fn memory_that_comes_and_goes_does_not_stop_a_capture() {
     let helper = Helper::start("churn");
-    for freeze in [false, true] {
+    let pid = helper.pid();
+    for arguments in [&["--pid", &pid][..], &["--pid", &pid, "--freeze"]] {
         let lab = Lab::new();
-        let mut arguments = vec!["--pid"];
-        let pid = helper.pid();
-        arguments.push(&pid);
-        arguments.extend(freeze.then_some("--freeze"));
-        expect_success(&lab.capture(&arguments));
-        assert_eq!(pattern_numbers(&lab.read().pages).len(), 2048, "freeze: {freeze}");
+        expect_success(&lab.capture(arguments));
+        assert_eq!(pattern_numbers(&lab.read().pages).len(), 2048, "{arguments:?}");
     }
 }
 

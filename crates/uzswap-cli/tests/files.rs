@@ -18,7 +18,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
 
-use support::{Lab, expect_error, is_root};
+use support::{Lab, expect_error, is_root, text, uzswap};
 use trials::trial;
 use uzswap::backing::{FileBacking, FileBackingOptions};
 use uzswap::files::{Contents, open_output};
@@ -61,14 +61,6 @@ fn own_user() -> u32 {
 fn no_small_disk() -> Option<String> {
     let script = "mount -t tmpfs -o size=64k none /mnt";
     trials::why_fails(Command::new("unshare").args(["--mount", "sh", "-c", script]))
-}
-
-fn uzswap(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_uzswap")).args(arguments).output().unwrap()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 // ---- The kinds of files, made in a process of its own. ----

@@ -12,10 +12,10 @@ use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 
 use serde_json::Value;
-use support::{Lab, expect_error};
+use support::{Lab, expect_error, text, uzswap};
 use trials::trial;
 use uzswap::page::{PAGE_SIZE, PageKey};
 use uzswap::zswap::{Zswap, ZswapOptions};
@@ -36,14 +36,6 @@ fn main() -> ExitCode {
         trial("a_file_is_beside_the_text", None, beside),
         trial("a_file_that_cannot_be_written_is_an_error", None, unwritten),
     ])
-}
-
-fn uzswap(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_uzswap")).args(arguments).output().unwrap()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 // ---- The schemas. ----

@@ -14,12 +14,11 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Output};
 
 use support::{
     Lab, capture_to, expect_error, expect_success, has_note, is_root, is_running, odd_seconds,
-    open_to_all, send, small_core,
+    open_to_all, send, small_core, text,
 };
 use trials::{no_signal, trial};
 use uzswap::compressor::{CompressorKind, OUTPUT_BYTES};
@@ -155,10 +154,6 @@ fn as_nobody(lab: &Lab, arguments: &[&str]) -> Output {
         Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
         other => Some(other.unwrap()),
     })
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 fn a_kernel_thread_is_told() {

@@ -11,12 +11,12 @@ use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, ExitCode};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use support::{Lab, expect_error, expect_success};
+use support::{Lab, expect_error, expect_success, uzswap};
 use trials::trial;
 use uzswap::page::PAGE_SIZE;
 use uzswap::random::mix;
@@ -45,10 +45,6 @@ fn main() -> ExitCode {
         trial("a_browser_shows_the_numbers", no_browser.clone(), browsed),
         trial("a_browser_shows_those_of_runs", no_browser.or(no_run), browsed_runs),
     ])
-}
-
-fn uzswap(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_uzswap")).args(arguments).output().unwrap()
 }
 
 /// The page that a command writes.

@@ -2,15 +2,10 @@
 //! what is wrong with a request.
 //! Method: the built command on tiny sizes; its text, JSON and exit codes. Blind to: times.
 
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
-use crate::support::stdout_alone;
+use crate::support::{expect_error, stdout_alone, uzswap};
 use serde_json::Value;
-
-fn uzswap(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
-    command.args(arguments).stdin(Stdio::null()).output().expect("the command starts")
-}
 
 fn bench(arguments: &[&str]) -> Output {
     uzswap(&[&["bench"], arguments].concat())
@@ -147,7 +142,5 @@ fn what_is_no_swap_load_is_refused() {
     expect_usage(&["swapload", "--runs", "0"], "0 is not in 1..=");
     assert_eq!(uzswap(&["swapload-run"]).status.code(), Some(3), "a run without orders");
     let too_large = bench(&["swapload", "--size", "1000T"]);
-    assert_eq!(too_large.status.code(), Some(3));
-    let message = String::from_utf8(too_large.stderr).expect("text");
-    assert!(message.contains("1000 TiB does not fit"), "{message}");
+    expect_error(&too_large, 3, &["1000 TiB does not fit"]);
 }

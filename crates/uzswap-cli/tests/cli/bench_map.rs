@@ -1,13 +1,8 @@
 //! Goal: `uzswap bench map` measures what it says, and `compare --mapping` replays with it.
 //! Method: the real binary, for moments; figures held against each other, never against a time.
 
-use std::process::{Command, Output};
-
+use crate::support::{expect_error, uzswap};
 use serde_json::Value;
-
-fn uzswap(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_uzswap")).args(args).output().unwrap()
-}
 
 fn json(args: &[&str]) -> Value {
     let output = uzswap(args);
@@ -121,7 +116,5 @@ fn compare_takes_the_same_pages_with_every_mapping() {
         assert!(bytes("rss_bytes") > 0.9 * bytes("pool_total_size"), "{run}");
     }
     let output = uzswap(&["compare", "--mapping", "none"]);
-    assert_eq!(output.status.code(), Some(2));
-    let message = String::from_utf8(output.stderr).unwrap();
-    assert!(message.contains("unknown mapping 'none'; one of: copy, vm, contiguous"), "{message}");
+    expect_error(&output, 2, &["unknown mapping 'none'; one of: copy, vm, contiguous"]);
 }

@@ -3,7 +3,7 @@
 //! killed, an interrupt.
 //! Blind to: times.
 
-use crate::support::{stdout_alone, text};
+use crate::support::{expect_error, stdout_alone, text};
 use uzswap::random::SplitMix64;
 use uzswap_testing::{golden, wait_for};
 
@@ -161,9 +161,7 @@ fn a_baseline_has_bounds_that_hold_or_not() {
 
     let larger = ["--incompressible", "store-as-is", "--json"];
     let output = run(&[&compare[..], &against, &larger].concat());
-    assert_eq!(output.status.code(), Some(1));
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(stderr.contains("--fail-on: pool>1%: zsmalloc lz4 changed by +"), "{stderr}");
+    expect_error(&output, 1, &["--fail-on: pool>1%: zsmalloc lz4 changed by +"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let broken = document["baseline"]["broken_bounds"].as_array().unwrap();
     assert!(!broken.is_empty(), "{document}");
@@ -176,10 +174,7 @@ fn a_baseline_has_bounds_that_hold_or_not() {
         (&["--fail-on", "pool>1%"], "--baseline"),
         (&["--baseline", text(&old), "--fail-on", "pol>1%"], "no figure 'pol'"),
     ] {
-        let output = run(&[&compare[..], arguments].concat());
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{stderr}");
-        assert!(stderr.contains(why), "{stderr}");
+        expect_error(&run(&[&compare[..], arguments].concat()), 2, &[why]);
     }
 }
 
@@ -228,10 +223,8 @@ fn filters_are_compared_with_each_other() {
     assert!(page.contains("zsmalloc lz4~auto"), "{page}");
 
     let refused = run(&["compare", "--compressor", "lz4,none", "--filter", "none,auto"]);
-    assert_eq!(refused.status.code(), Some(2));
-    let told = String::from_utf8(refused.stderr).unwrap();
     let why = "--filter auto does not work with --compressor none; choose another compressor";
-    assert!(told.contains(why), "{told}");
+    expect_error(&refused, 2, &[why]);
 }
 
 #[test]
@@ -506,9 +499,7 @@ fn a_command_can_be_compared_and_keeps_off_standard_output() {
     );
 
     let args = ["compare", "--runs", "1", "--zpool", "zsmalloc", "--", "no-such-command-here"];
-    let output = run(&args);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("no-such-command-here"));
+    expect_error(&run(&args), 2, &["no-such-command-here"]);
 }
 
 #[test]
@@ -835,8 +826,7 @@ fn bad_input_is_explained() {
 #[test]
 fn a_place_for_the_pages_is_needed() {
     let output = uzswap().arg("compare").env("TMPDIR", "/no/such/folder").output().unwrap();
-    assert_eq!(output.status.code(), Some(3));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("TMPDIR"), "{output:?}");
+    expect_error(&output, 3, &["TMPDIR"]);
 }
 
 #[test]
@@ -887,18 +877,13 @@ fn a_corpus_that_changes_is_told() {
     fs::write(&shorter, [1; 7 * PAGE]).unwrap();
     fs::rename(&shorter, &path).unwrap();
     let output = comparison.wait_with_output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{stderr}");
-    assert!(stderr.contains("has 7 pages now and had 300"), "{stderr}");
+    expect_error(&output, 3, &["has 7 pages now and had 300"]);
 }
 
 #[test]
 fn a_heap_that_does_not_fit_is_not_built() {
     for arguments in [&["compare", "--size", "100T"][..], &["workload", "text", "--size", "100T"]] {
-        let output = run(arguments);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(3), "{stderr}");
-        assert!(stderr.contains("100 TiB does not fit"), "{stderr}");
+        expect_error(&run(arguments), 3, &["100 TiB does not fit"]);
     }
 }
 
@@ -911,17 +896,13 @@ fn a_limit_of_file_sizes_is_told() {
         .env("TMPDIR", temporary.path())
         .output()
         .unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{stderr}");
-    assert!(stderr.contains("File too large") && stderr.contains("TMPDIR"), "{stderr}");
+    expect_error(&output, 3, &["File too large", "TMPDIR"]);
     assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0, "temporary files are left");
 }
 
 #[test]
 fn a_run_needs_its_orders() {
-    let output = run(&["compare-run"]);
-    assert_eq!(output.status.code(), Some(3));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("uzswap compare"));
+    expect_error(&run(&["compare-run"]), 3, &["uzswap compare"]);
 }
 
 /// A comparison that takes long.
@@ -978,9 +959,7 @@ fn a_killed_run_is_named() {
         if output.status.signal() == Some(SIGTERM) {
             continue;
         }
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(3), "{stderr}");
-        assert!(stderr.contains("lz4, run 1: its process was killed (signal 9)"), "{stderr}");
+        expect_error(&output, 3, &["lz4, run 1: its process was killed (signal 9)"]);
         assert!(output.stdout.is_empty());
         return;
     }

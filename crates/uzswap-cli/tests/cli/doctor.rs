@@ -4,8 +4,8 @@
 //! Blind to: whether a command of the advice helps.
 
 use std::fs;
-use std::process::{Command, Output};
 
+use crate::support::uzswap;
 use serde_json::Value;
 use tempfile::TempDir;
 use uzswap_pager::doctor::{
@@ -318,10 +318,6 @@ fn settings_around_are_noted() {
     );
     Machine::new().file("sys/module/zswap/parameters/enabled", "Y\n").notes("zswap", &["on, zstd"]);
     Machine::new().status("0", ALL, 2).notes("seccomp", &["filter"]);
-}
-
-fn uzswap(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_uzswap")).args(arguments).output().unwrap()
 }
 
 #[test]

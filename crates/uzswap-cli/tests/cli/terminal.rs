@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use crate::support::text;
+use crate::support::{text, uzswap};
 use serde_json::Value;
 use tempfile::TempDir;
 use uzswap::zswap::{RecordOptions, TenantId, TenantOptions, Zswap, ZswapOptions};
@@ -18,10 +18,6 @@ const EVIL: &str = "a\x1b[31m\u{9b}2J\u{202e}b\x7f";
 
 fn evil_path(folder: &TempDir) -> PathBuf {
     folder.path().join(EVIL)
-}
-
-fn uzswap<A: AsRef<std::ffi::OsStr>>(arguments: &[A]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_uzswap")).args(arguments).output().unwrap()
 }
 
 /// Checks both outputs; they name the file in an escaped form.

@@ -2,9 +2,10 @@
 
 #![allow(dead_code, reason = "each test file takes what it needs of this")]
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 use uzswap::page::PAGE_SIZE;
@@ -50,12 +51,19 @@ impl Lab {
     }
 }
 
+/// Runs the binary to its end.
+pub(crate) fn uzswap(arguments: &[impl AsRef<OsStr>]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+    command.args(arguments).stdin(Stdio::null()).output().expect("the binary starts")
+}
+
 pub(crate) fn capture_to(output: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
     command.arg("capture").arg("-o").arg(output);
     command
 }
 
+#[track_caller]
 pub(crate) fn expect_error(output: &Output, code: i32, words: &[&str]) {
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{message}");
@@ -64,6 +72,7 @@ pub(crate) fn expect_error(output: &Output, code: i32, words: &[&str]) {
     }
 }
 
+#[track_caller]
 pub(crate) fn expect_success(output: &Output) {
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {message}", output.status);
