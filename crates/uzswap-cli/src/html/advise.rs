@@ -29,11 +29,11 @@ fn figures(report: &AdviceReport) -> Vec<Figure> {
     let all = Bar::new("uncompressed", report.target.bytes as f64);
     let memory = report.measured.iter().map(|it| Bar {
         range: Some((it.bytes.low as f64, it.bytes.high as f64)),
-        ..Bar::new(&it.name(), it.bytes.estimate as f64)
+        ..Bar::new(it.name(), it.bytes.estimate as f64)
     });
     let memory = Group { name: String::new(), bars: memory.chain([all]).collect() };
     let of = |name: &str, us: fn(&Measured) -> f64| {
-        let bar = |it: &Measured| Bar::new(&it.name(), us(it) * 1e3);
+        let bar = |it: &Measured| Bar::new(it.name(), us(it) * 1e3);
         Group { name: name.to_owned(), bars: report.measured.iter().map(bar).collect() }
     };
     let times = [of("store", |it| it.store_us), of("load", |it| it.load_us)];
