@@ -61,8 +61,14 @@ impl ForkReports {
         }
     }
 
+    /// Notes the report of a fork, and the kernel's answer of now.
+    pub(super) fn note_report(&mut self, advice: Option<ForkAdvice>, holds_at_fork: bool) {
+        self.pending.add(Instant::now());
+        self.advice = advice.map(|ranges| LastAdvice { ranges, holds_at_fork });
+    }
+
     /// A child has its parent's advice until it gives other advice.
-    pub(crate) fn inherit_advice(&mut self, of_parent: ForkAdvice) {
+    pub(super) fn inherit_advice(&mut self, of_parent: ForkAdvice) {
         let ranges = ForkAdvice { not_copied: RangeSet::new(), ..of_parent };
         self.advice = Some(LastAdvice::new(ranges));
     }
@@ -159,10 +165,19 @@ impl AdviceAtFork {
 impl AddressSpace {
     /// The advice for the fork whose event was just read.
     pub(crate) fn advice_at_fork(&mut self) -> AdviceAtFork {
-        let was_reported = self.fork_reports.pending.take(Instant::now());
         if !self.layout.is_settled() {
             self.settle_at_fork();
         }
+        // The mappings of a process that has ended are partly there, or not at all.
+        self.advice_by(|space| space.process.fork_advice().ok().filter(|_| !space.hides_mappings()))
+    }
+
+    /// The advice for a fork, with the kernel's answer of now, if it is needed.
+    pub(super) fn advice_by(
+        &mut self,
+        ask: impl FnOnce(&AddressSpace) -> Option<ForkAdvice>,
+    ) -> AdviceAtFork {
+        let was_reported = self.fork_reports.pending.take(Instant::now());
         match self.fork_reports.advice.take() {
             Some(last) if was_reported && last.holds_at_fork => {
                 self.fork_reports.advice = Some(LastAdvice::new(last.ranges.clone()));
@@ -173,9 +188,7 @@ impl AddressSpace {
             }
             last => {
                 let before = last.as_ref().filter(|_| was_reported).map(|last| last.ranges.clone());
-                // The mappings of a process that has ended are partly there, or not at all.
-                let now = self.process.fork_advice().ok().filter(|_| !self.hides_mappings());
-                let now = now.or_else(|| last.map(|last| last.ranges));
+                let now = ask(self).or_else(|| last.map(|last| last.ranges));
                 self.fork_reports.advice = now.clone().map(LastAdvice::new);
                 let answers = before.into_iter().chain(now).collect();
                 AdviceAtFork::Uncertain(self.uncertain(answers, was_reported))
@@ -261,8 +274,7 @@ impl AddressSpace {
         let holds_at_fork = !self.process.has_threads();
         let advice = self.process.fork_advice().ok();
         let stacks = advice.as_ref().map(|advice| advice.stacks.clone());
-        self.fork_reports.pending.add(Instant::now());
-        self.fork_reports.advice = advice.map(|ranges| LastAdvice { ranges, holds_at_fork });
+        self.fork_reports.note_report(advice, holds_at_fork);
         // The kernel copies the protection to the child.
         let spared = self.protect_all(self.resident_bytes(), stacks);
         self.protection.prepare(spared);

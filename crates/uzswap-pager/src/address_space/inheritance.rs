@@ -14,11 +14,12 @@ use std::sync::Arc;
 
 use super::changes::Changes;
 use super::fork_advice::ForkAdvice;
+use super::fork_reports::AdviceAtFork;
 use super::markers::runs_of;
 use super::resolve::{Evidence, Move, Resolved};
 use super::write_protect::PROTECT_MAX;
 use super::{AddressSpace, PAGE};
-use crate::page_table::{Entry, Place};
+use crate::page_table::{Entry, Place, UNKNOWN};
 use crate::program::procfs::ProcessFiles;
 use crate::range_set::RangeSet;
 
@@ -63,12 +64,12 @@ impl Uncertain {
 
 /// Mappings of a child, as the kernel tells them while the child waits.
 #[derive(Debug, Default)]
-struct ChildMappings {
-    registered: RangeSet,
+pub(super) struct ChildMappings {
+    pub(super) registered: RangeSet,
     /// `MADV_WIPEONFORK`.
-    wiped: RangeSet,
+    pub(super) wiped: RangeSet,
     /// Markers in registered memory.
-    marked: RangeSet,
+    pub(super) marked: RangeSet,
 }
 
 impl ChildMappings {
@@ -83,6 +84,53 @@ impl ChildMappings {
 }
 
 impl AddressSpace {
+    /// A child begins with what is known of its parent. Returns the memory that its fork left out
+    /// for certain.
+    pub(crate) fn inherit(&mut self, parent: &AddressSpace, advice: AdviceAtFork) -> ForkAdvice {
+        self.registration.replace(parent.registration.ranges().clone());
+        self.inherit_markers(parent);
+        match advice {
+            AdviceAtFork::Known(advice) => {
+                self.fork_reports.inherit_advice(advice.clone());
+                advice.not_copied.iter().for_each(|range| self.registration.remove(range));
+                advice
+            }
+            // It has all pages until its markers are read.
+            AdviceAtFork::Uncertain(of_parent) => {
+                let last = of_parent.answers.last();
+                last.into_iter().for_each(|last| self.fork_reports.inherit_advice(last.clone()));
+                self.layout.inherit_undecided(of_parent);
+                ForkAdvice::default()
+            }
+        }
+    }
+
+    /// A child has the stored pages of its parent, but for memory that the fork left out. Returns
+    /// whether there are staged pages, which it lacks.
+    pub(crate) fn inherit_stored(
+        &mut self,
+        parent: &AddressSpace,
+        left_out: &ForkAdvice,
+        mut share: impl FnMut(u32),
+    ) -> bool {
+        let mut is_any_staged = false;
+        parent.table.for_each(&mut |page, entry| {
+            let at = page * PAGE;
+            if left_out.not_copied.contains(at) || left_out.wiped.contains(at) {
+                return;
+            }
+            match entry.place {
+                Place::Stored(slot) => {
+                    share(slot);
+                    self.table.set(page, Entry { place: entry.place, ..UNKNOWN });
+                }
+                Place::Staged(_) => is_any_staged = true,
+                Place::Program => {}
+            }
+        });
+        is_any_staged
+    }
+
     /// Pages of a range that were evicted.
     pub(super) fn evicted_in(&self, range: &Range<u64>) -> impl Iterator<Item = u64> {
         let known = self.table.known(super::pages(range.clone()));
@@ -98,19 +146,24 @@ impl AddressSpace {
         if self.uffd.is_changing() {
             return;
         }
-        let Some(of_parent) = self.layout.take_undecided() else { return };
+        if self.decide(mappings.as_ref()) && mappings.is_some() {
+            self.mark_late();
+            // Earlier, protection would have put markers on empty entries.
+            let files = self.process.replace_files(found);
+            self.protect(PROTECT_MAX);
+            self.process.replace_files(files);
+        }
+    }
+
+    /// Decides it by these mappings, or without them; `false` if it was decided.
+    pub(super) fn decide(&mut self, mappings: Option<&ChildMappings>) -> bool {
+        let Some(of_parent) = self.layout.take_undecided() else { return false };
         let own = self.layout.take_changes();
         match mappings {
-            Some(child) => {
-                self.decide_by(&of_parent, &own, &child);
-                self.mark_late();
-                // Earlier, protection would have put markers on empty entries.
-                let files = self.process.replace_files(found);
-                self.protect(PROTECT_MAX);
-                self.process.replace_files(files);
-            }
+            Some(child) => self.decide_by(&of_parent, &own, child),
             None => self.decide_without_markers(&of_parent, &own),
         }
+        true
     }
 
     fn decide_by(&mut self, of_parent: &Uncertain, own: &Changes, child: &ChildMappings) {
@@ -228,7 +281,6 @@ impl AddressSpace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page_table::UNKNOWN;
 
     fn set(pages: &[u64]) -> RangeSet {
         runs_of(pages.iter().copied())

@@ -128,7 +128,7 @@ impl Layout {
     }
 
     /// The child has all evicted pages of its parent until its markers are read.
-    pub(crate) fn inherit_undecided(&mut self, of_parent: Uncertain) {
+    pub(super) fn inherit_undecided(&mut self, of_parent: Uncertain) {
         self.undecided = Some(of_parent);
     }
 
@@ -261,8 +261,12 @@ impl AddressSpace {
         {
             return;
         }
+        self.settle_alone(&self.kernel());
+    }
+
+    fn settle_alone(&mut self, kernel: &impl Kernel) {
         let changes = std::mem::take(&mut self.layout.changes);
-        let resolved = self.resolve(&self.kernel(), &changes);
+        let resolved = self.resolve(kernel, &changes);
         self.apply(&changes, &resolved);
     }
 

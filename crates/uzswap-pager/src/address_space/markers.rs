@@ -127,7 +127,7 @@ impl AddressSpace {
     }
 
     /// A child has the markers of its parent, and lacks those that its parent lacks.
-    pub(crate) fn inherit_markers(&mut self, parent: &AddressSpace) {
+    pub(super) fn inherit_markers(&mut self, parent: &AddressSpace) {
         self.markers.to_mark = parent.markers.to_mark.clone();
         self.markers.loose = parent.markers.loose;
         self.layout.inherit(&parent.layout);

@@ -48,8 +48,6 @@ use commands::Commands;
 use copies::Copies;
 pub(crate) use copies::count_copies;
 use fault_history::FaultHistory;
-pub(crate) use fork_advice::ForkAdvice;
-pub(crate) use fork_reports::AdviceAtFork;
 use fork_reports::ForkReports;
 use identity::Identity;
 pub(crate) use kernel_words::leave_words_of_threads;

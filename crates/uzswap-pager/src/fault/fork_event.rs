@@ -11,11 +11,11 @@ use super::entrance::leaves_spare_files;
 use super::page_fault::Touch;
 use super::wake_ups::WakeUps;
 use super::{FaultServer, PAGE};
-use crate::address_space::{AddressSpace, AdviceAtFork, ForkAdvice};
+use crate::address_space::AddressSpace;
 use crate::fork::outsiders::{Outsider, same_program_above};
 use crate::fork_group::{ForkGroup, Member};
 use crate::messages::log;
-use crate::page_table::{Entry, Place, UNKNOWN};
+use crate::page_table::Place;
 use crate::program::procfs::children_of;
 use crate::range_set::RangeSet;
 use crate::run_dir::random_bytes;
@@ -319,48 +319,19 @@ impl FaultServer {
         let mut space = AddressSpace::of_child(child, parent, secret);
         let unprotected = parent.take_unprotected();
         let advice = parent.advice_at_fork();
-        space.registration.replace(parent.registration.ranges().clone());
-        space.inherit_markers(parent);
         let stacks = advice.stacks();
         // Parent and child run by now.
         let unprotected = unprotected
             .zip(stacks.clone())
             .map(|(rest, stacks)| parent.without_spared(rest, stacks));
         let shared_stacks = stacks.filter(|_| parent.process.thread().is_some());
-        // An undecided child has all pages until its markers are read: nothing is protected before.
-        let left_out = match advice {
-            AdviceAtFork::Known(advice) => {
-                space.fork_reports.inherit_advice(advice.clone());
-                advice.not_copied.iter().for_each(|range| space.registration.remove(range));
-                advice
-            }
-            AdviceAtFork::Uncertain(of) => {
-                of.answers
-                    .last()
-                    .into_iter()
-                    .for_each(|last| space.fork_reports.inherit_advice(last.clone()));
-                space.layout.inherit_undecided(of);
-                ForkAdvice::default()
-            }
-        };
+        // Of an undecided child nothing is protected before its markers are read.
+        let left_out = space.inherit(parent, advice);
         self.share(parent, &mut space, unprotected.as_ref(), shared_stacks);
         space.charge.expect_helper();
-        let is_in = |ranges: &RangeSet, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
         let stored = self.store_staged(parent);
-        let mut is_any_staged = false;
-        parent.table.for_each(&mut |page, entry| {
-            if is_in(&left_out.not_copied, page) || is_in(&left_out.wiped, page) {
-                return;
-            }
-            match entry.place {
-                Place::Stored(slot) => {
-                    self.pager.store.share(slot);
-                    space.table.set(page, Entry { place: entry.place, ..UNKNOWN });
-                }
-                Place::Staged(_) => is_any_staged = true,
-                Place::Program => {}
-            }
-        });
+        let share = |slot| self.pager.store.share(slot);
+        let is_any_staged = space.inherit_stored(parent, &left_out, share);
         if let (Err(why), true) = (stored, is_any_staged) {
             let member = EndedMember::take(&mut space);
             self.pager.discard_space(space);
