@@ -165,8 +165,10 @@ impl AdviceAtFork {
 impl AddressSpace {
     /// The advice for the fork whose event was just read.
     pub(crate) fn advice_at_fork(&mut self) -> AdviceAtFork {
-        if !self.layout.is_settled() {
-            self.settle_at_fork();
+        // One thread since the report: if no event is pending, it has changed nothing since.
+        let is_alone = self.fork_reports.advice.as_ref().is_some_and(|last| last.holds_at_fork);
+        if is_alone && self.is_about_to_fork() {
+            self.settle();
         }
         // The mappings of a process that has ended are partly there, or not at all.
         self.advice_by(|space| space.process.fork_advice().ok().filter(|_| !space.hides_mappings()))

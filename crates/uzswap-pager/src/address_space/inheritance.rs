@@ -48,7 +48,7 @@ impl Uncertain {
     }
 
     /// Memory whose pages the fork left out, and registered memory of the child of which that is
-    /// not certain.
+    /// not certain: after a direct fork, parent and child may both have taken their advice back.
     fn left_out_of(&self, child: &ChildMappings) -> [RangeSet; 2] {
         let [not_copied, mut wiped] = self.left_out();
         let mut left_out = not_copied.without(&child.registered);
@@ -58,7 +58,7 @@ impl Uncertain {
         }
         wiped.insert_all(&child.wiped);
         left_out.insert_all(&wiped);
-        [left_out, wiped]
+        [left_out, child.registered.clone()]
     }
 }
 
@@ -170,14 +170,20 @@ impl AddressSpace {
         let ChildMappings { registered, marked, .. } = child;
         let evicted = self.take_evicted();
         let mut pages = runs_of(evicted.iter().map(|(page, _)| *page));
-        let [mut gone, doubtful] = of_parent.left_out_of(child);
+        let late = self.late_markers();
+        let [mut gone, mut doubtful] = of_parent.left_out_of(child);
+        doubtful.insert_all(&of_parent.changes.dropped());
+        let is_late = |page: &u64| late.contains(page * PAGE) && !marked.contains(page * PAGE);
+        let late_pages: Vec<u64> = evicted.iter().map(|it| it.0).filter(is_late).collect();
+        let is_doubtful = |page: &u64| doubtful.contains(page * PAGE);
+        let doubtful = runs_of(late_pages.iter().copied().filter(is_doubtful));
+        gone.insert_all(&doubtful);
         gone.insert_all(&of_parent.changes.dropped());
         gone.insert_all(&own.dropped());
         // Markers of memory that the parent was dropping may be there.
         gone.insert_all(self.layout.removing());
         pages.insert_all(self.layout.removing());
         let moves: Vec<Move> = of_parent.changes.moves(true).chain(own.moves(false)).collect();
-        let late = self.late_markers();
         let unmaps: Vec<_> = of_parent.changes.unmaps().chain(own.unmaps()).collect();
         let mut resolved = Evidence {
             evicted: &pages,
@@ -188,19 +194,14 @@ impl AddressSpace {
             gone: &gone,
             registered: Some(registered),
             registered_since: self.layout.registered_since(),
+            is_of_child: true,
         }
         .resolve();
-        let is_doubtful = |page: &u64| {
-            let at = page * PAGE;
-            doubtful.contains(at) && late.contains(at) && !marked.contains(at)
-        };
-        let doubtful = evicted.iter().map(|(page, _)| *page).filter(is_doubtful);
-        resolved.unknown.insert_all(&runs_of(doubtful));
+        resolved.unknown.insert_all(&doubtful);
         // Memory that another thread of the parent kept from the child.
         resolved.unknown.without(registered).iter().for_each(|it| resolved.unknown.remove(it));
-        if of_parent.are_some_pending && resolved.has_losses {
-            // An unknown move may have put them over others.
-            resolved = Resolved { unknown: marked.clone(), ..Resolved::default() };
+        if of_parent.are_some_pending {
+            resolved = despite_pending(resolved, &pages, !late_pages.is_empty(), child);
         }
         let mut touched = of_parent.changes.touched();
         touched.insert_all(&own.touched());
@@ -278,9 +279,28 @@ impl AddressSpace {
     }
 }
 
+/// What is known while changes of the parent are pending: an unknown move may have put a page over
+/// another one, or a page without a marker anywhere.
+fn despite_pending(
+    resolved: Resolved,
+    pages: &RangeSet,
+    is_any_late: bool,
+    child: &ChildMappings,
+) -> Resolved {
+    let mut kept = RangeSet::new();
+    resolved.kept.iter().for_each(|piece| kept.insert(piece.before()));
+    let unknown = match pages.without(&kept) == RangeSet::new() {
+        _ if is_any_late => &child.registered,
+        true => return resolved,
+        false => &child.marked,
+    };
+    Resolved { unknown: unknown.clone(), ..Resolved::default() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address_space::changes::Change;
 
     fn set(pages: &[u64]) -> RangeSet {
         runs_of(pages.iter().copied())
@@ -338,13 +358,34 @@ mod tests {
     #[test]
     fn after_a_fork_that_was_not_reported_a_child_may_have_changed_its_advice() {
         let all = [0, 1, 2, 3, 4, 5];
+        // Both may have taken it back.
         let copied = mappings(&all, &[], &[0, 1, 2]);
-        assert_eq!(decided(&with_advice(false), &copied), [vec![0, 1, 2, 3, 5], vec![], vec![4]]);
+        let expected = [vec![0, 1, 2], vec![], vec![3, 4, 5]];
+        assert_eq!(decided(&with_advice(false), &copied), expected);
         let advised = mappings(&all, &[3], &[0, 1, 2]);
-        let expected = [vec![0, 1, 2, 5], vec![], vec![3, 4]];
         assert_eq!(decided(&with_advice(false), &advised), expected);
         let left_out = mappings(&[0, 1, 3, 4], &[1, 4], &[0]);
-        assert_eq!(decided(&with_advice(false), &left_out), [vec![0, 3], vec![1, 2, 5], vec![4]]);
+        assert_eq!(decided(&with_advice(false), &left_out), [vec![0], vec![1, 2, 5], vec![3, 4]]);
+    }
+
+    #[test]
+    fn a_page_without_a_marker_is_unknown_if_the_parent_has_dropped_it_since() {
+        let all = [0, 1, 2, 3, 4, 5];
+        let mut of_parent = Uncertain { was_reported: true, ..Uncertain::default() };
+        for page in [0, 3] {
+            of_parent.changes.push(Change::Dropped(page * PAGE..(page + 1) * PAGE));
+        }
+        let mappings = mappings(&all, &[], &[0, 1, 2]);
+        let expected = [vec![0, 1, 2, 4, 5], vec![], vec![3]];
+        assert_eq!(decided(&of_parent, &mappings), expected);
+    }
+
+    #[test]
+    fn while_changes_of_the_parent_are_pending_a_page_without_a_marker_may_be_anywhere() {
+        let of_parent =
+            Uncertain { was_reported: true, are_some_pending: true, ..Default::default() };
+        let found = decided(&of_parent, &mappings(&[0, 1, 2, 3, 4, 5], &[], &[0, 1, 2]));
+        assert_eq!(found, [vec![], vec![], vec![0, 1, 2, 3, 4, 5]]);
     }
 
     #[test]

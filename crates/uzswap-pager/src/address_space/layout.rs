@@ -252,24 +252,6 @@ impl AddressSpace {
         true
     }
 
-    /// Applies the changes before those of the one thread of a process that waits in fork(2): no
-    /// other thread has a change that is not reported.
-    pub(super) fn settle_at_fork(&mut self) {
-        if self.layout.is_undecided()
-            || self.process.files().is_none()
-            || self.process.has_threads()
-        {
-            return;
-        }
-        self.settle_alone(&self.kernel());
-    }
-
-    fn settle_alone(&mut self, kernel: &impl Kernel) {
-        let changes = std::mem::take(&mut self.layout.changes);
-        let resolved = self.resolve(kernel, &changes);
-        self.apply(&changes, &resolved);
-    }
-
     /// Where the evicted pages of changed memory are.
     fn resolve(&self, kernel: &impl Kernel, changes: &Changes) -> Resolved {
         let touched = changes.touched();
@@ -301,6 +283,7 @@ impl AddressSpace {
             gone: &gone,
             registered: None,
             registered_since: &self.layout.registered_since,
+            is_of_child: false,
         };
         let resolved = evidence.resolve();
         if resolved.unknown == RangeSet::new() {

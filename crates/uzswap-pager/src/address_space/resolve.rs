@@ -96,6 +96,8 @@ pub(super) struct Evidence<'a> {
     pub(super) registered: Option<&'a RangeSet>,
     /// Memory that was registered since: it may be newer than an unmap.
     pub(super) registered_since: &'a RangeSet,
+    /// The process is a child. Its fork may have skipped any memory that is not registered now.
+    pub(super) is_of_child: bool,
 }
 
 /// An answer.
@@ -108,8 +110,6 @@ pub(super) struct Resolved {
     pub(super) unknown: RangeSet,
     /// Markers that no order explains.
     pub(super) unexplained: RangeSet,
-    /// Some pages have no marker, and no event reports them as gone.
-    pub(super) has_losses: bool,
 }
 
 impl Evidence<'_> {
@@ -179,7 +179,6 @@ impl Evidence<'_> {
         for one in &search.best {
             unknown.insert_all(&one.doubtful);
             unknown.insert_all(&one.lost);
-            resolved.has_losses |= one.lost != RangeSet::new();
         }
         agreed.iter().for_each(|piece| unknown.remove(piece.at()));
         resolved.unknown.insert_all(&unknown);
@@ -244,7 +243,18 @@ mod tests {
     ) -> Evidence<'a> {
         static NONE: RangeSet = RangeSet::new();
         let (registered, registered_since) = (None, &NONE);
-        Evidence { evicted, late, marked, moves, unmaps, gone, registered, registered_since }
+        let is_of_child = false;
+        Evidence {
+            evicted,
+            late,
+            marked,
+            moves,
+            unmaps,
+            gone,
+            registered,
+            registered_since,
+            is_of_child,
+        }
     }
 
     /// Where each marked page was, if that is known.
@@ -311,6 +321,20 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_a_fork_may_have_skipped_tells_nothing_about_moves() {
+        let (evicted, marked, registered) = (&set(&[A, B]), &set(&[B]), &set(&[B]));
+        let none = &RangeSet::new();
+        let moves = &moves(&[(A, B)], true);
+        let unmaps = std::slice::from_ref(&(B..B + BYTES));
+        let of_parent = evidence([evicted, none, marked, none], moves, unmaps);
+        let of_child =
+            Evidence { registered: Some(registered), is_of_child: true, ..of_parent.clone() };
+        // The page moved there, or the fork skipped it before.
+        assert_eq!(of_child.resolve().unknown, set(&[B]));
+        assert_eq!(of_parent.resolve().kept, [Piece { start: B, end: B + BYTES, was: A }]);
+    }
+
+    #[test]
     fn orders_that_differ_about_one_page_agree_about_another() {
         const D: u64 = 0x4000;
         let moves = moves(&[(A, C), (B, C), (D, A)], false);
@@ -366,7 +390,6 @@ mod tests {
         let resolve =
             |gone: &[u64]| evidence([evicted, none, none, &set(gone)], &[], &[]).resolve();
         let (lost, gone) = (resolve(&[]), resolve(&[A]));
-        assert!(lost.has_losses && !gone.has_losses);
         assert_eq!((lost.unknown, gone.unknown), (set(&[A]), RangeSet::new()));
     }
 

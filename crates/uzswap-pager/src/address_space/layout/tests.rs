@@ -59,32 +59,6 @@ fn the_kernel_tells_nothing_of_an_unknown_process() {
 }
 
 #[test]
-fn a_process_of_one_thread_settles_its_changes_at_a_fork() {
-    let released = |pid: Option<u32>| {
-        let mut space = AddressSpace::of_nothing();
-        pid.into_iter().for_each(|pid| space.process.read(pid));
-        space.table.set(5, Entry { place: Place::Stored(3), ..UNKNOWN });
-        space.changed(Change::Unmapped(page(5)));
-        assert!(space.layout.has_changed(&page(5)) && !space.layout.has_changed(&page(6)));
-        space.settle_at_fork();
-        assert_eq!(space.layout.is_settled(), space.layout.released() == [3]);
-        space.layout.take_released()
-    };
-    let mut process = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-    assert_eq!(released(Some(process.id())), [3]);
-    process.kill().unwrap();
-    process.wait().unwrap();
-    assert!(released(None).is_empty(), "its threads are not known");
-    let threads = [(); 2].map(|()| std::thread::spawn(std::thread::park));
-    let several = released(Some(std::process::id()));
-    assert!(several.is_empty(), "another may have changed it");
-    for thread in threads {
-        thread.thread().unpark();
-        thread.join().unwrap();
-    }
-}
-
-#[test]
 fn pages_ranges_and_late_markers_follow_a_move() {
     let mut space = AddressSpace::of_nothing();
     space.registration.insert(10 * PAGE..14 * PAGE);

@@ -171,6 +171,8 @@ impl<'a> Search<'a> {
             state.registered.insert_all(&touched_by(std::slice::from_ref(one)));
         }
         state.cleared.remove(into.clone());
+        // A child moves memory to where its fork has skipped some.
+        let may_be_skipped = self.evidence.is_of_child && !one.is_optional;
         for it in std::mem::take(&mut state.pieces) {
             state.pieces.extend(others.iter().filter_map(|range| it.part(range)));
             if let Some(Moving { piece, may_be_gone }) = it.part(&one.from) {
@@ -179,7 +181,7 @@ impl<'a> Search<'a> {
                 let now = Moving { piece, may_be_gone };
                 state.pieces.extend(now.noted(self.evidence.gone));
             }
-            let lost = it.part(&into).filter(|part| !part.may_be_gone);
+            let lost = it.part(&into).filter(|part| !part.may_be_gone && !may_be_skipped);
             state.unexplained += bytes_of(lost.iter().map(|part| part.piece.at()));
         }
         state.pieces.sort_unstable();
@@ -229,7 +231,10 @@ impl<'a> Search<'a> {
     /// Bytes of a state that are registered and should not be, or the other way round.
     fn unregistered(&self, state: &State) -> u64 {
         let Some(mappings) = self.evidence.registered else { return 0 };
-        let missing = state.registered.without(mappings).total();
+        let missing = match self.evidence.is_of_child {
+            true => 0,
+            false => state.registered.without(mappings).total(),
+        };
         // Memory may also grow over unmapped addresses, without an event. Then the mapping there is
         // not the moved one.
         let is_moved = |mapping: &Range<u64>| {
@@ -261,9 +266,16 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Notes pages as lost, unless they were unmapped.
+    /// Notes pages as lost, unless they were unmapped, or a fork skipped them.
     fn lose(&self, at: Range<u64>, lost: &mut RangeSet) {
-        self.unmapped.outside(at).into_iter().for_each(|at| lost.insert(at));
+        let skipped = |at: &Range<u64>| match self.evidence.registered {
+            Some(registered) if self.evidence.is_of_child => registered.outside(at.clone()),
+            _ => Vec::new(),
+        };
+        for at in self.unmapped.outside(at) {
+            lost.insert(at.clone());
+            skipped(&at).into_iter().for_each(|part| lost.remove(part));
+        }
     }
 }
 
