@@ -7,7 +7,7 @@ use super::resolve::Move;
 use crate::range_set::{RangeSet, overlap};
 
 /// A change of mappings, as an event reports it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Change {
     /// munmap(2), or a mapping over others. A limit or a sealed page may have prevented it.
     Unmapped(Range<u64>),
