@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::AddressSpace;
 use super::charge::PROTECTED_BYTES_MIN;
 use super::fork_advice::ForkAdvice;
-use super::inheritance::Uncertain;
+use super::inheritance::{AdviceAtFork, Uncertain};
 use super::staging::STAGING_PAGES;
 use crate::range_set::RangeSet;
 use crate::token_bucket::Bucket;
@@ -139,26 +139,6 @@ impl LastAdvice {
     /// An answer at no particular time.
     fn new(ranges: ForkAdvice) -> LastAdvice {
         LastAdvice { ranges, holds_at_fork: false }
-    }
-}
-
-/// The advice of a parent, as known after the event of its fork.
-#[derive(Debug)]
-pub(crate) enum AdviceAtFork {
-    /// The advice at the fork.
-    Known(ForkAdvice),
-    /// An advice of before or after: threads of the parent ran in between.
-    Uncertain(Uncertain),
-}
-
-impl AdviceAtFork {
-    /// Stacks of threads; `None` without an answer.
-    pub(crate) fn stacks(&self) -> Option<RangeSet> {
-        let last = match self {
-            AdviceAtFork::Known(advice) => Some(advice),
-            AdviceAtFork::Uncertain(uncertain) => uncertain.answers.last(),
-        };
-        last.map(|advice| advice.stacks.clone())
     }
 }
 

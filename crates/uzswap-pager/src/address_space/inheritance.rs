@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use super::changes::Changes;
 use super::fork_advice::ForkAdvice;
-use super::fork_reports::AdviceAtFork;
 use super::markers::runs_of;
 use super::resolve::{Evidence, Move, Resolved};
 use super::write_protect::PROTECT_MAX;
@@ -22,6 +21,26 @@ use super::{AddressSpace, PAGE};
 use crate::page_table::{Entry, Place, UNKNOWN};
 use crate::program::procfs::ProcessFiles;
 use crate::range_set::RangeSet;
+
+/// The advice of a parent, as known after the event of its fork.
+#[derive(Debug)]
+pub(crate) enum AdviceAtFork {
+    /// The advice at the fork.
+    Known(ForkAdvice),
+    /// An advice of before or after: threads of the parent ran in between.
+    Uncertain(Uncertain),
+}
+
+impl AdviceAtFork {
+    /// Stacks of threads; `None` without an answer.
+    pub(crate) fn stacks(&self) -> Option<RangeSet> {
+        let last = match self {
+            AdviceAtFork::Known(advice) => Some(advice),
+            AdviceAtFork::Uncertain(uncertain) => uncertain.answers.last(),
+        };
+        last.map(|advice| advice.stacks.clone())
+    }
+}
 
 /// A fork of a parent that may have changed at the same time.
 #[derive(Debug, Default)]
