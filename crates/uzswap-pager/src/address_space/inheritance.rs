@@ -114,7 +114,7 @@ impl AddressSpace {
                 advice.not_copied.iter().for_each(|range| self.registration.remove(range));
                 advice
             }
-            // It has all pages until its markers are read.
+            // The child has all pages until its markers are read.
             AdviceAtFork::Uncertain(of_parent) => {
                 let last = of_parent.answers.last();
                 last.into_iter().for_each(|last| self.fork_reports.inherit_advice(last.clone()));
@@ -298,8 +298,8 @@ impl AddressSpace {
     }
 }
 
-/// What is known while changes of the parent are pending: an unknown move may have put a page over
-/// another one, or a page without a marker anywhere.
+/// The pages that are known while changes of the parent are pending. An unknown move may have put a
+/// page over another one, or a page without a marker anywhere.
 fn despite_pending(
     resolved: Resolved,
     pages: &RangeSet,

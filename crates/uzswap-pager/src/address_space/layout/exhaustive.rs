@@ -91,7 +91,7 @@ impl Debug for Page {
     }
 }
 
-/// What the kernel tells of a process.
+/// The memory of a process, as the kernel tells it.
 type Pages = [Page; PAGES];
 
 /// A change of one page by a thread.

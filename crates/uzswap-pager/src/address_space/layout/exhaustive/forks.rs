@@ -27,7 +27,7 @@ enum Stage {
     Before,
     /// The supervisor has answered the report.
     Reported,
-    /// The child has its memory. It runs once the event was read.
+    /// The child has its memory, and runs once the event was read.
     Forked,
     /// The supervisor has read the event.
     Read,
