@@ -66,8 +66,8 @@ impl Uncertain {
         left_out
     }
 
-    /// Memory whose pages the fork left out, and registered memory of the child of which that is
-    /// not certain: after a direct fork, parent and child may both have taken their advice back.
+    /// Memory whose pages the fork left out, and registered memory of the child of which nobody
+    /// knows that. After a direct fork, parent and child may both have taken their advice back.
     fn left_out_of(&self, child: &ChildMappings) -> [RangeSet; 2] {
         let [not_copied, mut wiped] = self.left_out();
         let mut left_out = not_copied.without(&child.registered);
@@ -231,13 +231,15 @@ impl AddressSpace {
         self.place(evicted, &resolved, &own.dropped_unmoved());
     }
 
-    /// Without the child's answer, pages are unknown that its parent or itself may have changed.
+    /// Without the child's answer, pages are unknown that its parent or itself may have changed:
+    /// all of them where the advice at the fork is not known.
     fn decide_without_markers(&mut self, of_parent: &Uncertain, own: &Changes) {
         let [mut doubtful, wiped] = of_parent.left_out();
         doubtful.insert_all(&wiped);
         doubtful.insert_all(&of_parent.changes.touched());
         doubtful.insert_all(&own.touched());
-        if of_parent.answers.is_empty() || of_parent.are_some_pending {
+        let is_told = of_parent.was_reported && !of_parent.answers.is_empty();
+        if !is_told || of_parent.are_some_pending {
             doubtful = self.registration.ranges().clone();
         }
         let mut unknown = RangeSet::new();
@@ -337,8 +339,12 @@ mod tests {
 
     /// Pages that the child has, pages that are gone, and pages that it will not get.
     fn decided(of_parent: &Uncertain, child_mappings: &ChildMappings) -> [Vec<u64>; 3] {
+        decided_as(|space| space.decide_by(of_parent, &Changes::default(), child_mappings))
+    }
+
+    fn decided_as(decide: impl FnOnce(&mut AddressSpace)) -> [Vec<u64>; 3] {
         let mut space = child();
-        space.decide_by(of_parent, &Changes::default(), child_mappings);
+        decide(&mut space);
         let is_there = |page: &u64| space.table.get(*page).place == Place::Stored(*page as u32);
         let is_unknown = |page: &u64| space.layout.awaits_poison(page * PAGE);
         let (there, gone): (Vec<u64>, Vec<u64>) = (0..6).partition(is_there);
@@ -413,5 +419,21 @@ mod tests {
         let mappings = mappings(&all, &[1], &[0]);
         let of_parent = Uncertain { was_reported: true, ..Uncertain::default() };
         assert_eq!(decided(&of_parent, &mappings), [vec![0, 3, 4, 5], vec![1], vec![2]]);
+    }
+
+    #[test]
+    fn a_child_that_is_not_found_has_pages_only_if_the_advice_at_its_fork_is_known() {
+        let decided = |of_parent: Uncertain| {
+            decided_as(|space| {
+                space.registration.insert(0..6 * PAGE);
+                space.decide_without_markers(&of_parent, &Changes::default());
+            })
+        };
+        let all = vec![0, 1, 2, 3, 4, 5];
+        assert_eq!(decided(with_advice(true)), [vec![0, 3], vec![], vec![1, 2, 4, 5]]);
+        // The parent may have taken other advice back since.
+        assert_eq!(decided(with_advice(false)), [vec![], vec![], all.clone()]);
+        let none = Uncertain { was_reported: true, ..Uncertain::default() };
+        assert_eq!(decided(none), [vec![], vec![], all]);
     }
 }
