@@ -210,12 +210,10 @@ uz_status uz_invalidate(uz_zswap * zswap, uint64_t key);
 // to `*count`, unless that is NULL.
 uz_status uz_invalidate_range(uz_zswap * zswap, uint64_t first, uint64_t last, uint64_t * count);
 
-// As uz_store(), and takes more time so that the page takes less room. It compresses the page by the
-// compressor of the option `dense`, or without that option by the ordinary one at its densest. A
-// load takes the time of that compressor.
-uz_status uz_store_dense(uz_zswap * zswap,
-                         uint64_t key,
-                         const void * page);
+// As uz_store(), and takes more time so that the page takes less room. The compressor is that of
+// the option `dense`, or without that option the ordinary one at its densest. A load takes the
+// time of that compressor.
+uz_status uz_store_dense(uz_zswap * zswap, uint64_t key, const void * page);
 
 // Compresses the page of `key` as uz_store_dense() would, and keeps the result if that is smaller.
 // Writes the bytes saved to `*bytes`, unless that is NULL: 0 if nothing was, or if the pool has no

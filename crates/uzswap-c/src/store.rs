@@ -219,9 +219,9 @@ pub extern "C" fn uz_invalidate_range(
     })
 }
 
-/// As uz_store(), and takes more time so that the page takes less room. It compresses the page by the
-/// compressor of the option `dense`, or without that option by the ordinary one at its densest. A
-/// load takes the time of that compressor.
+/// As uz_store(), and takes more time so that the page takes less room. The compressor is that of
+/// the option `dense`, or without that option the ordinary one at its densest. A load takes the
+/// time of that compressor.
 #[unsafe(no_mangle)]
 pub extern "C" fn uz_store_dense(zswap: Shared<Store>, key: u64, page: Input) -> Status {
     call(|| {

@@ -75,7 +75,7 @@ const REPORT: &[&str] = &[
 ];
 #[rustfmt::skip]
 const ADVISE: &[&str] = &[
-    "by_name", "random", "named_enum", "page", "pager", "human_size", "corpus", "measure",
+    "by_name", "random", "named_enum", "page", "zpool", "pager", "human_size", "corpus", "measure",
     "report",
 ];
 #[rustfmt::skip]

@@ -37,8 +37,8 @@ fn figures(report: &AdviceReport) -> Vec<Figure> {
         Group { name: name.to_owned(), bars: report.measured.iter().map(bar).collect() }
     };
     let times = [of("store", |it| it.store_us), of("load", |it| it.load_us)];
-    let reach = "All pages, as uzswap run keeps them and as the kernel does (zsmalloc). The thin line is \
-                 the 95 % interval of a sample.";
+    let reach = "All pages, as uzswap run keeps them and as the kernel does (zsmalloc). The thin \
+                 line is the 95 % interval of a sample.";
     vec![
         bars("Memory of all pages", reach, Unit::Bytes, ("memory", None), &[memory]),
         bars(

@@ -238,8 +238,8 @@ impl AddressSpace {
         doubtful.insert_all(&wiped);
         doubtful.insert_all(&of_parent.changes.touched());
         doubtful.insert_all(&own.touched());
-        let is_told = of_parent.was_reported && !of_parent.answers.is_empty();
-        if !is_told || of_parent.are_some_pending {
+        let is_known = of_parent.was_reported && !of_parent.answers.is_empty();
+        if !is_known || of_parent.are_some_pending {
             doubtful = self.registration.ranges().clone();
         }
         let mut unknown = RangeSet::new();
