@@ -81,9 +81,7 @@ struct Percentiles {
 
 impl Percentiles {
     fn of<'a>(rounds: impl Iterator<Item = &'a Latencies>) -> Percentiles {
-        let mut all = Latencies::new();
-        rounds.for_each(|round| all.merge(round));
-        let summary = all.summary();
+        let summary = rounds.sum::<Latencies>().summary();
         let some = |ns| (summary.count > 0).then_some(ns);
         Percentiles { p50: some(summary.p50), p99: some(summary.p99) }
     }

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use uzswap::compressor::CompressorKind;
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::random::SplitMix64;
-use uzswap_cli::measure::histogram::Latencies;
 use uzswap_cli::corpus::page_set::PageSet;
 use uzswap_cli::corpus::zipf::Zipf;
+use uzswap_cli::measure::histogram::Latencies;
 use uzswap_sys::process::{anonymous_bytes, disable_huge_pages, trim_heap};
 
 use crate::contender::{Contender, PageCache};
@@ -133,18 +133,13 @@ pub(crate) fn run(spec: &Spec) -> Result<Outcome> {
 
     let wrong: u64 = readers.iter().map(|reader| reader.wrong).sum();
     ensure!(wrong == 0, "{wrong} pages came back wrong from {}", spec.contender.name());
-    let (mut hit, mut miss) = (Latencies::new(), Latencies::new());
-    for reader in &readers {
-        hit.merge(&reader.hit);
-        miss.merge(&reader.miss);
-    }
     Ok(Outcome {
         reads: spec.reads / u64::from(spec.threads) * u64::from(spec.threads),
         hits: readers.iter().map(|reader| reader.hits).sum(),
         seconds: time.as_secs_f64(),
         memory,
-        hit,
-        miss,
+        hit: readers.iter().map(|reader| &reader.hit).sum(),
+        miss: readers.iter().map(|reader| &reader.miss).sum(),
     })
 }
 
