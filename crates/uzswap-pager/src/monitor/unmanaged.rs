@@ -200,6 +200,8 @@ impl Tree {
         if !scan.counted.add(thread) {
             return;
         }
+        // Of the memory that was compared: the child of a vfork may have called exec since.
+        let Some(seen) = self::seen(pid, thread, scans) else { return };
         let outsider = outsiders.iter().find(|outsider| outsider.pid() == pid);
         let has_space = outsider.is_none() && seen.is_forked && self.pager.see_without_helper(pid);
         match outsider {
