@@ -191,17 +191,17 @@ impl Tree {
         let scans = if scans > SCANS && process::is_stopped(pid) { SCANS } else { scans };
         scan.has_newcomers |= scans < SCANS;
         scan.without.insert(pid, scans);
-        let Some(seen) = seen(pid, thread, scans) else { return };
+        let Some(is_forked) = process::runs_what_was_forked(pid) else { return };
         // A program that had a helper is no newcomer; a helper whose child was killed is one. After
         // exec its memory is its own.
-        if scans < SCANS && seen.is_forked && !self.managed.contains(&pid) {
+        if scans < SCANS && is_forked && !self.managed.contains(&pid) {
             return;
         }
         if !scan.counted.add(thread) {
             return;
         }
-        // Of the memory that was compared: the child of a vfork may have called exec since.
-        let Some(seen) = self::seen(pid, thread, scans) else { return };
+        // After the comparison: before it, the child of a vfork may have its parent's memory.
+        let Some(seen) = seen(pid, thread, scans) else { return };
         let outsider = outsiders.iter().find(|outsider| outsider.pid() == pid);
         let has_space = outsider.is_none() && seen.is_forked && self.pager.see_without_helper(pid);
         match outsider {
