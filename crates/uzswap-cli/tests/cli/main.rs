@@ -20,8 +20,8 @@ mod terminal;
 mod top_keys;
 mod workload;
 
-/// Held by a test while it reads the pages of all processes, or counts which pages a process
-/// touches: the kernel counts a page that another process reads as touched.
+/// A test locks this while it reads the pages of all processes, or counts the pages that a process
+/// touches. The kernel counts a page that another process reads as touched.
 fn accesses() -> MutexGuard<'static, ()> {
     static ACCESSES: Mutex<()> = Mutex::new(());
     ACCESSES.lock().unwrap_or_else(PoisonError::into_inner)
