@@ -358,6 +358,33 @@ fn threads_never_pass_a_budget_together() {
     }
 }
 
+/// A sum over size classes, read one after the other, has objects that moved between them twice.
+#[test]
+fn a_pool_never_reports_more_pages_than_it_may_have() {
+    const PAGES: usize = 8; // the largest block of any allocator
+    for subject in SUBJECTS {
+        let budget = Arc::new(Budget::new((PAGES * PAGE_SIZE) as u64, Counted::Pool));
+        let pool = (subject.build)(Arc::new(Arena::on(budget, HostPages::Small)));
+        let object = [7; PAGE_SIZE];
+        thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let mut random = Random(SplitMix64::new(1));
+                for _ in 0..3000 {
+                    let fill = std::iter::from_fn(|| {
+                        pool.insert(&object[..1 + random.below(3900) as usize]).ok()
+                    });
+                    let live = Vec::from_iter(fill);
+                    live.into_iter().for_each(|handle| pool.remove(handle).unwrap());
+                }
+            });
+            while !worker.is_finished() {
+                let pages = pool.stats().pool_pages;
+                assert!(pages <= PAGES, "{}: {pages} pages", subject.name);
+            }
+        });
+    }
+}
+
 #[test]
 fn charges_that_race_for_the_last_bytes_never_pass_the_limit() {
     // Room for one of two at a time.

@@ -27,6 +27,7 @@
 //! - K3: every entry of the table has the pages of its type or is on the vacant list.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::arena::Arena;
 use super::handle::{HandleTable, Location};
@@ -122,13 +123,16 @@ struct Blocks {
 pub(super) struct Zblock {
     arena: Arc<Arena>,
     types: Box<[PoolLock<Blocks>]>,
+    /// Host pages of all types. The types are locked one by one: the sum of their blocks, read
+    /// while others store and free, may count pages that were never there at once.
+    pool_pages: AtomicUsize,
 }
 
 impl Zblock {
     /// An empty pool.
     pub(super) fn new(arena: Arc<Arena>) -> Zblock {
         let blocks = |shape| PoolLock::new(Blocks::new(shape, arena.budget()));
-        Zblock { types: TYPES.map(blocks).into(), arena }
+        Zblock { types: TYPES.map(blocks).into(), pool_pages: AtomicUsize::new(0), arena }
     }
 
     fn blocks_of(&self, handle: Handle) -> Result<&PoolLock<Blocks>, UnknownHandle> {
@@ -157,6 +161,7 @@ impl Zpool for Zblock {
         drop(blocks);
         let (mut blocks, run) =
             lock.write_with(self.arena.alloc(pages)?, |run| self.arena.free(run))?;
+        self.pool_pages.fetch_add(pages, Ordering::Relaxed);
         blocks.add(run);
         Ok(blocks.place(object))
     }
@@ -172,6 +177,7 @@ impl Zpool for Zblock {
     fn remove(&self, handle: Handle) -> Result<(), UnknownHandle> {
         let emptied = self.blocks_of(handle)?.write().remove(handle);
         if let Some(run) = emptied.ok_or(UnknownHandle(handle))? {
+            self.pool_pages.fetch_sub(run.page_count(), Ordering::Relaxed);
             self.arena.free(run);
         }
         Ok(())
@@ -184,12 +190,13 @@ impl Zpool for Zblock {
     }
 
     fn stats(&self) -> ZpoolStats {
-        let locks_bytes = size_of_val(&self.types[..]);
-        let metadata_bytes = size_of::<Self>() + locks_bytes;
-        let mut stats = ZpoolStats { metadata_bytes, ..ZpoolStats::default() };
+        let mut stats = ZpoolStats {
+            pool_pages: self.pool_pages.load(Ordering::Relaxed),
+            metadata_bytes: size_of::<Self>() + size_of_val(&self.types[..]),
+            ..ZpoolStats::default()
+        };
         for lock in &self.types {
             let blocks = lock.read();
-            stats.pool_pages += blocks.count * blocks.shape.pages;
             stats.objects += blocks.handles.used();
             stats.metadata_bytes += blocks.handles.bytes() + blocks.table.bytes();
         }
@@ -201,10 +208,16 @@ impl Zpool for Zblock {
     }
 
     fn audit(&self) -> Result<(), AuditError> {
+        let mut pages = 0;
         for lock in &self.types {
             let blocks = lock.read();
-            let slot_bytes = blocks.shape.slot_bytes;
-            blocks.audit().map_err(|error| format!("type {slot_bytes}: {error}"))?;
+            let shape = &blocks.shape;
+            blocks.audit().map_err(|error| format!("type {}: {error}", shape.slot_bytes))?;
+            pages += blocks.count * shape.pages;
+        }
+        let counted = self.pool_pages.load(Ordering::Relaxed);
+        if pages != counted {
+            return Err(format!("blocks own {pages} host pages, {counted} are counted").into());
         }
         Ok(())
     }
@@ -587,6 +600,10 @@ mod tests {
             let error = pool.audit().unwrap_err().to_string();
             assert!(error.contains(told), "no '{told}' in: {error}");
         }
+        let pool = pool();
+        pool.pool_pages.store(5, Ordering::Relaxed);
+        let error = pool.audit().unwrap_err().to_string();
+        assert_eq!(error, "blocks own 0 host pages, 5 are counted");
     }
 
     /// The first handle of this cell, for objects of 2000 bytes.
