@@ -27,7 +27,7 @@ mod sanitizer;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use protocol::{Control, SOCKET_VARIABLE, kind};
+use protocol::{Control, SAME_STACK_BYTES, SOCKET_VARIABLE, kind};
 
 /// Longest path of a socket: `sun_path` of unix(7).
 const PATH_BYTES: usize = 108;
@@ -67,9 +67,10 @@ impl LentDoor {
     }
 
     /// A thread is about to fork. While one does, the descriptor stays as it is.
-    fn lend(&self, for_forks: Option<&ForForks>) {
+    fn lend(&self) {
         self.locked(|| {
             if self.forks.fetch_add(1, Ordering::Relaxed) == 0 {
+                let for_forks = ready_helper().map(|(for_forks, _)| for_forks);
                 let door = for_forks.and_then(helper::borrow_door).map_or(0, |door| door + 1);
                 self.descriptor.store(door, Ordering::Relaxed);
             }
@@ -195,29 +196,53 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
 
 /// Runs before a fork.
 extern "C" fn will_fork() {
-    let for_forks = announce_fork();
-    LENT_DOOR.lend(for_forks);
+    announce_fork();
+    note_forking(true);
+    LENT_DOOR.lend();
 }
 
-/// Where a fork matters to the supervisor, goes on once that is prepared. State of the helper, if
-/// there is one and it is ready.
-fn announce_fork() -> Option<&'static ForForks> {
+/// State of the helper and its memory, if there is one and it is ready.
+fn ready_helper() -> Option<(&'static ForForks, &'static Control)> {
     // SAFETY: null, or memory that stays mapped and is all atomics.
     let for_forks = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() }?;
     // Null if there is no helper or it is not ready; `page` was stored before it.
     let control = for_forks.control.load(Ordering::Acquire);
     // SAFETY: null, or the helper's memory, which stays mapped and is all atomics.
     let control = unsafe { control.as_ref() }?;
+    Some((for_forks, control))
+}
+
+/// Where a fork matters to the supervisor, goes on once that is prepared.
+fn announce_fork() {
+    let Some((for_forks, control)) = ready_helper() else { return };
     let number = control.forks.fetch_add(1, Ordering::Relaxed).saturating_add(1);
     let from = control.tell_forks_from.load(Ordering::Relaxed);
     if from != 0 && number >= from {
         helper::touch(for_forks.page.load(Ordering::Relaxed));
     }
-    Some(for_forks)
+}
+
+/// Tells the supervisor that the calling thread is in a fork, or no longer.
+fn note_forking(is_in_fork: bool) {
+    let Some((_, control)) = ready_helper() else { return };
+    let local = 0_u8;
+    let here = core::hint::black_box(&raw const local).addr() as u64;
+    for thread in &control.forking {
+        let before = thread.load(Ordering::Relaxed);
+        let (is_its, now) = match is_in_fork {
+            true => (before == 0, here),
+            false => (before.abs_diff(here) < SAME_STACK_BYTES, 0),
+        };
+        let relaxed = Ordering::Relaxed;
+        if is_its && thread.compare_exchange(before, now, relaxed, relaxed).is_ok() {
+            return;
+        }
+    }
 }
 
 /// Runs in the parent after a fork, or where it failed.
 extern "C" fn has_forked() {
+    note_forking(false);
     LENT_DOOR.take_back();
 }
 

@@ -143,6 +143,13 @@ pub mod work {
 /// Staging is mapped anew before it is filled; the bits below are its rights (PROT_READ ...).
 pub const MAP_ANEW: u32 = 1 << 31;
 
+/// Threads in a fork that [`Control::forking`] has room for.
+pub const FORKING_MAX: usize = 8;
+
+/// Between two functions of a fork, a stack grows or shrinks by less. The stacks of two threads are
+/// further apart: a guard page is between them.
+pub const SAME_STACK_BYTES: u64 = 4096;
+
 /// Memory that both map: one command at a time, and the lock that keeps a command and the news of
 /// the userfaultfd apart.
 ///
@@ -158,6 +165,9 @@ pub const MAP_ANEW: u32 = 1 << 31;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Control {
+    /// For each thread of the program that is in a fork by the C library, an address on its stack;
+    /// 0 elsewhere.
+    pub forking: [AtomicU64; FORKING_MAX],
     /// Of [`holder`].
     pub lock: AtomicU32,
     /// How many times changes of the program's mappings were read.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::AddressSpace;
 use super::charge::PROTECTED_BYTES_MIN;
 use super::fork_advice::ForkAdvice;
+use super::forking_threads::ForkingThreads;
 use super::inheritance::{AdviceAtFork, Uncertain};
 use super::staging::STAGING_PAGES;
 use crate::range_set::RangeSet;
@@ -28,6 +29,8 @@ const REPORTED_FOR: Duration = Duration::from_secs(1);
 pub(crate) struct ForkReports {
     counted: Forks,
     pending: Reports,
+    /// Threads in a fork before events were read: a thread runs on once its event is read.
+    forking: ForkingThreads,
     /// Advice about forks; a child begins with its parent's.
     advice: Option<LastAdvice>,
     /// A budget for children that join without an event of their fork.
@@ -39,6 +42,7 @@ impl ForkReports {
         ForkReports {
             counted: Forks::new(),
             pending: Reports::default(),
+            forking: ForkingThreads::default(),
             advice: None,
             joins: Bucket::new(JOINS_AT_ONCE, JOINS_EACH_SECOND),
         }
@@ -165,7 +169,7 @@ impl AddressSpace {
                 self.fork_reports.advice = Some(LastAdvice::new(last.ranges.clone()));
                 match self.layout.is_settled() {
                     true => AdviceAtFork::Known(last.ranges),
-                    false => AdviceAtFork::Uncertain(self.uncertain(vec![last.ranges], true)),
+                    false => AdviceAtFork::Uncertain(self.uncertain(vec![last.ranges])),
                 }
             }
             last => {
@@ -173,14 +177,20 @@ impl AddressSpace {
                 let now = ask(self).or_else(|| last.map(|last| last.ranges));
                 self.fork_reports.advice = now.clone().map(LastAdvice::new);
                 let answers = before.into_iter().chain(now).collect();
-                AdviceAtFork::Uncertain(self.uncertain(answers, was_reported))
+                AdviceAtFork::Uncertain(self.uncertain(answers))
             }
         }
     }
 
-    fn uncertain(&self, answers: Vec<ForkAdvice>, was_reported: bool) -> Uncertain {
+    fn uncertain(&self, answers: Vec<ForkAdvice>) -> Uncertain {
         let changes = self.layout.changes().clone();
-        Uncertain { answers, changes, was_reported, are_some_pending: false }
+        Uncertain { answers, changes, forking: self.fork_reports.forking, are_some_pending: false }
+    }
+
+    /// Notes which threads fork by the C library, before the supervisor reads events.
+    pub(crate) fn note_forking_threads(&mut self) {
+        let forking = self.commands.last_helper().map(|helper| ForkingThreads(helper.forking()));
+        self.fork_reports.forking = forking.unwrap_or_default();
     }
 
     /// Whether its mappings cannot be read: the process is unknown, or has ended.

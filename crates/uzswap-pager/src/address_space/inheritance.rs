@@ -14,12 +14,13 @@ use std::sync::Arc;
 
 use super::changes::Changes;
 use super::fork_advice::ForkAdvice;
+use super::forking_threads::ForkingThreads;
 use super::markers::runs_of;
 use super::resolve::{Evidence, Move, Resolved};
 use super::write_protect::PROTECT_MAX;
 use super::{AddressSpace, PAGE};
 use crate::page_table::{Entry, Place, UNKNOWN};
-use crate::program::procfs::ProcessFiles;
+use crate::program::procfs::{ProcessFiles, stack_pointer};
 use crate::range_set::RangeSet;
 
 /// The advice of a parent, as known after the event of its fork.
@@ -49,8 +50,8 @@ pub(crate) struct Uncertain {
     pub(crate) answers: Vec<ForkAdvice>,
     /// Changes of the parent, from before the fork or from after it.
     pub(super) changes: Changes,
-    /// The library reported the fork: the child's mappings have the advice of the fork still.
-    pub(super) was_reported: bool,
+    /// Threads that may have done the fork, by the C library.
+    pub(super) forking: ForkingThreads,
     /// More of them may follow, and nobody waits for that.
     pub(super) are_some_pending: bool,
 }
@@ -71,7 +72,7 @@ impl Uncertain {
     fn left_out_of(&self, child: &ChildMappings) -> [RangeSet; 2] {
         let [not_copied, mut wiped] = self.left_out();
         let mut left_out = not_copied.without(&child.registered);
-        if self.was_reported {
+        if child.has_waited {
             left_out.insert_all(&child.wiped);
             return [left_out, RangeSet::new()];
         }
@@ -89,16 +90,18 @@ pub(super) struct ChildMappings {
     pub(super) wiped: RangeSet,
     /// Markers in registered memory.
     pub(super) marked: RangeSet,
+    /// The child has waited since a fork by the C library: its mappings are those of the fork.
+    pub(super) has_waited: bool,
 }
 
 impl ChildMappings {
-    fn read(files: &ProcessFiles) -> Option<ChildMappings> {
+    fn read(files: &ProcessFiles, has_waited: bool) -> Option<ChildMappings> {
         let [registered, wiped] = files.mappings_with(["um", "wf"]).ok()?;
         let mut marked = RangeSet::new();
         for range in registered.iter() {
             marked.insert_all(&files.marked_in(range).ok()?);
         }
-        Some(ChildMappings { registered, wiped, marked })
+        Some(ChildMappings { registered, wiped, marked, has_waited })
     }
 }
 
@@ -157,11 +160,15 @@ impl AddressSpace {
     }
 
     /// Decides which memory the fork gave the child, unless an event of the child is pending.
-    /// `candidates` are processes that may be the child.
-    pub(crate) fn decide_inheritance(&mut self, candidates: &[u32]) {
+    /// `candidates` are processes that may be the child. `greets` is whether the library asks for
+    /// the secret of the child, or has sent it: the child waits for the supervisor then.
+    pub(crate) fn decide_inheritance(&mut self, candidates: &[u32], greets: bool) {
         let found =
             self.process.files().cloned().or_else(|| self.find_process(candidates).map(Arc::new));
-        let mappings = found.as_ref().and_then(|files| ChildMappings::read(files));
+        let mappings = found.as_ref().and_then(|files| {
+            let by_library = || self.layout.is_forked_by_library(stack_pointer(files.thread));
+            ChildMappings::read(files, greets || by_library())
+        });
         if self.uffd.is_changing() {
             return;
         }
@@ -238,7 +245,7 @@ impl AddressSpace {
         doubtful.insert_all(&wiped);
         doubtful.insert_all(&of_parent.changes.touched());
         doubtful.insert_all(&own.touched());
-        let is_known = of_parent.was_reported && !of_parent.answers.is_empty();
+        let is_known = of_parent.forking.are_any() && !of_parent.answers.is_empty();
         if !is_known || of_parent.are_some_pending {
             doubtful = self.registration.ranges().clone();
         }
@@ -354,15 +361,22 @@ mod tests {
 
     /// The parent says that the pages 1 and 4 are wiped and 2 and 5 are not copied, before the fork
     /// or after it.
-    fn with_advice(was_reported: bool) -> Uncertain {
+    fn with_advice() -> Uncertain {
         let [wiped, not_copied] = [set(&[1, 4]), set(&[2, 5])];
         let answers = vec![ForkAdvice { not_copied, wiped, ..ForkAdvice::default() }];
-        Uncertain { answers, was_reported, ..Uncertain::default() }
+        Uncertain { answers, ..Uncertain::default() }
+    }
+
+    /// A thread has reported the fork of this parent.
+    fn reported(of_parent: Uncertain) -> Uncertain {
+        let mut forking = ForkingThreads::default();
+        forking.0[0] = PAGE;
+        Uncertain { forking, ..of_parent }
     }
 
     fn mappings(registered: &[u64], wiped: &[u64], marked: &[u64]) -> ChildMappings {
         let [registered, wiped, marked] = [registered, wiped, marked].map(set);
-        ChildMappings { registered, wiped, marked }
+        ChildMappings { registered, wiped, marked, has_waited: true }
     }
 
     #[test]
@@ -370,33 +384,32 @@ mod tests {
         let all = [0, 1, 2, 3, 4, 5];
         // The advice came after the fork.
         let copied = mappings(&all, &[], &[0, 1, 2]);
-        assert_eq!(decided(&with_advice(true), &copied), [all.to_vec(), vec![], vec![]]);
+        assert_eq!(decided(&with_advice(), &copied), [all.to_vec(), vec![], vec![]]);
         // It came before.
         let left_out = mappings(&[0, 1, 3, 4], &[1, 4], &[0]);
         let expected = [vec![0, 3], vec![1, 2, 4, 5], vec![]];
-        assert_eq!(decided(&with_advice(true), &left_out), expected);
+        assert_eq!(decided(&with_advice(), &left_out), expected);
         // The advice held at the fork alone: no answer has it.
-        let of_parent = Uncertain { was_reported: true, ..Uncertain::default() };
-        assert_eq!(decided(&of_parent, &left_out), expected);
+        assert_eq!(decided(&Uncertain::default(), &left_out), expected);
     }
 
     #[test]
     fn after_a_fork_that_was_not_reported_a_child_may_have_changed_its_advice() {
         let all = [0, 1, 2, 3, 4, 5];
+        let decided =
+            |child| decided(&with_advice(), &ChildMappings { has_waited: false, ..child });
         // Both may have taken it back.
-        let copied = mappings(&all, &[], &[0, 1, 2]);
         let expected = [vec![0, 1, 2], vec![], vec![3, 4, 5]];
-        assert_eq!(decided(&with_advice(false), &copied), expected);
-        let advised = mappings(&all, &[3], &[0, 1, 2]);
-        assert_eq!(decided(&with_advice(false), &advised), expected);
+        assert_eq!(decided(mappings(&all, &[], &[0, 1, 2])), expected);
+        assert_eq!(decided(mappings(&all, &[3], &[0, 1, 2])), expected);
         let left_out = mappings(&[0, 1, 3, 4], &[1, 4], &[0]);
-        assert_eq!(decided(&with_advice(false), &left_out), [vec![0], vec![1, 2, 5], vec![3, 4]]);
+        assert_eq!(decided(left_out), [vec![0], vec![1, 2, 5], vec![3, 4]]);
     }
 
     #[test]
     fn a_page_without_a_marker_is_unknown_if_the_parent_has_dropped_it_since() {
         let all = [0, 1, 2, 3, 4, 5];
-        let mut of_parent = Uncertain { was_reported: true, ..Uncertain::default() };
+        let mut of_parent = Uncertain::default();
         for page in [0, 3] {
             of_parent.changes.push(Change::Dropped(page * PAGE..(page + 1) * PAGE));
         }
@@ -407,8 +420,7 @@ mod tests {
 
     #[test]
     fn while_changes_of_the_parent_are_pending_a_page_without_a_marker_may_be_anywhere() {
-        let of_parent =
-            Uncertain { was_reported: true, are_some_pending: true, ..Default::default() };
+        let of_parent = Uncertain { are_some_pending: true, ..Uncertain::default() };
         let found = decided(&of_parent, &mappings(&[0, 1, 2, 3, 4, 5], &[], &[0, 1, 2]));
         assert_eq!(found, [vec![], vec![], vec![0, 1, 2, 3, 4, 5]]);
     }
@@ -417,8 +429,7 @@ mod tests {
     fn a_page_without_a_marker_is_lost_unless_the_child_was_wiped() {
         let all = [0, 1, 2, 3, 4, 5];
         let mappings = mappings(&all, &[1], &[0]);
-        let of_parent = Uncertain { was_reported: true, ..Uncertain::default() };
-        assert_eq!(decided(&of_parent, &mappings), [vec![0, 3, 4, 5], vec![1], vec![2]]);
+        assert_eq!(decided(&Uncertain::default(), &mappings), [vec![0, 3, 4, 5], vec![1], vec![2]]);
     }
 
     #[test]
@@ -430,10 +441,9 @@ mod tests {
             })
         };
         let all = vec![0, 1, 2, 3, 4, 5];
-        assert_eq!(decided(with_advice(true)), [vec![0, 3], vec![], vec![1, 2, 4, 5]]);
+        assert_eq!(decided(reported(with_advice())), [vec![0, 3], vec![], vec![1, 2, 4, 5]]);
         // The parent may have taken other advice back since.
-        assert_eq!(decided(with_advice(false)), [vec![], vec![], all.clone()]);
-        let none = Uncertain { was_reported: true, ..Uncertain::default() };
-        assert_eq!(decided(none), [vec![], vec![], all]);
+        assert_eq!(decided(with_advice()), [vec![], vec![], all.clone()]);
+        assert_eq!(decided(reported(Uncertain::default())), [vec![], vec![], all]);
     }
 }

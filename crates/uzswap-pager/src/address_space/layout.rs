@@ -137,6 +137,11 @@ impl Layout {
         self.undecided.is_some()
     }
 
+    /// Whether an undecided child, with this stack pointer, comes from a fork by the C library.
+    pub(super) fn is_forked_by_library(&self, stack: Option<u64>) -> bool {
+        self.undecided.as_ref().is_some_and(|of_parent| of_parent.forking.have_forked(stack))
+    }
+
     pub(super) fn take_undecided(&mut self) -> Option<Uncertain> {
         self.undecided.take()
     }

@@ -18,6 +18,7 @@ mod fault_history;
 mod for_tests;
 mod fork_advice;
 mod fork_reports;
+mod forking_threads;
 pub(crate) mod handle;
 mod identity;
 mod inheritance;
@@ -148,7 +149,7 @@ impl AddressSpace {
         self.process.meet(peer, files);
         self.unevictable.start();
         if self.layout.is_undecided() {
-            self.decide_inheritance(&[]);
+            self.decide_inheritance(&[], true);
         }
         self.forget_secret();
         self.commands.meet(helper);

@@ -87,6 +87,7 @@ impl Messages {
     fn read(space: &mut AddressSpace) -> Messages {
         let mut room = [Message::EMPTY; MESSAGES];
         let mut no_descriptor = None;
+        space.note_forking_threads();
         let count = space.uffd.read(&mut room).unwrap_or_else(|error| {
             no_descriptor =
                 matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)).then_some(error);

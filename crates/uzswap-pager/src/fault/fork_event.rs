@@ -418,5 +418,6 @@ pub(super) fn decide_child(space: &mut AddressSpace, faults: &[Touch]) {
     candidates.extend(faults.first().map(|fault| fault.thread));
     candidates.reverse();
     candidates.truncate(CANDIDATES_MAX);
-    space.decide_inheritance(&candidates);
+    let greets = faults.iter().any(|fault| space.asks_identity(fault.address));
+    space.decide_inheritance(&candidates, greets);
 }

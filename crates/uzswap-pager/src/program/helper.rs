@@ -19,7 +19,9 @@ use crate::program::vmas::Rights;
 use crate::range_set::overlap;
 use uzswap::page::PAGE_SIZE;
 use uzswap_preload::SharedControl;
-use uzswap_preload::protocol::{MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, holder, kind};
+use uzswap_preload::protocol::{
+    FORKING_MAX, MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, holder, kind,
+};
 use uzswap_sys::foreign::Foreign;
 use uzswap_sys::peer;
 
@@ -197,6 +199,12 @@ impl Helper {
     /// Forks of its program that were about to be done so far.
     pub(crate) fn forks(&self) -> u32 {
         self.control.forks.load(Ordering::Relaxed)
+    }
+
+    /// An address on the stack of each thread of its program that is in a fork by the C library; 0
+    /// for none.
+    pub(crate) fn forking(&self) -> [u64; FORKING_MAX] {
+        self.control.forking.each_ref().map(|thread| thread.load(Ordering::Relaxed))
     }
 
     /// Its program is to tell of forks before: from this one on, the first being 1; 0 for none.

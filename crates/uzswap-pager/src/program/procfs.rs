@@ -320,6 +320,17 @@ fn growth(syscall: &str) -> Option<u64> {
     after.checked_sub(before).filter(|&growth| growth > 0)
 }
 
+/// The stack pointer of a thread that waits in the kernel; `None` while it runs, or has ended.
+pub(crate) fn stack_pointer(thread: u32) -> Option<u64> {
+    stack_pointer_of(&fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?)
+}
+
+/// The same by a line of /proc/PID/syscall, which ends with it and the program counter.
+fn stack_pointer_of(syscall: &str) -> Option<u64> {
+    let stack_pointer = syscall.split_ascii_whitespace().rev().nth(1)?;
+    u64::from_str_radix(stack_pointer.strip_prefix("0x")?, 16).ok()
+}
+
 /// The number of a thread in its own PID namespace, if that is another one. `None` for an ended
 /// thread.
 pub(crate) fn number_in_namespace(thread: u32) -> Option<u32> {

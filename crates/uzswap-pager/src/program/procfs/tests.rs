@@ -53,6 +53,29 @@ fn growth_differs_from_other_calls() {
 }
 
 #[test]
+fn a_thread_that_waits_shows_its_stack_pointer() {
+    let stack_pointer = stack_pointer_of;
+    assert_eq!(stack_pointer("202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffc10 0x7f41\n"), Some(0x7f_fc10));
+    // A thread that waits for a page is in no system call.
+    assert_eq!(stack_pointer("-1 0x7ffc10 0x7f41\n"), Some(0x7f_fc10));
+    for none in ["running\n", "", "-1 0x7f41\n", "-1 x 0x7f41\n"] {
+        assert_eq!(stack_pointer(none), None, "{none}");
+    }
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let waiting = std::thread::spawn(move || {
+        let local = 0_u8;
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        sender.send((thread, std::ptr::from_ref(&local).addr() as u64)).unwrap();
+        std::thread::park();
+    });
+    let (thread, near) = receiver.recv().unwrap();
+    let shown = std::iter::repeat_with(|| super::stack_pointer(thread)).find_map(|it| it);
+    assert!(shown.unwrap().abs_diff(near) < 4096);
+    waiting.thread().unpark();
+    waiting.join().unwrap();
+}
+
+#[test]
 fn a_namespace_has_numbers_of_its_own() {
     assert_eq!(last_of_several("700\t40\t3"), Some(3));
     assert_eq!(last_of_several("700"), None);

@@ -295,6 +295,7 @@ impl State {
                         registered: pages.registered().expect("an answer"),
                         wiped: advice_of(pages).wiped,
                         marked: pages.marked_in(0..u64::MAX).expect("an answer"),
+                        has_waited: self.way.is_reported,
                     }));
                     is_unknown = check(&child, pages, true)?;
                 }
