@@ -10,8 +10,9 @@ use super::spaces::Spaces;
 use crate::{SpaceHandle, lock};
 use uzswap_sys::userfaultfd::Userfaultfd;
 
-/// How long a child waits for events of its parent at most.
-const PENDING_FOR: Duration = Duration::from_millis(100);
+/// How long a child waits for events of its parent at most. An event counts as pending until its
+/// thread runs again: on a busy machine, that takes long.
+const PENDING_FOR: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 struct PendingFork {
@@ -41,12 +42,22 @@ impl PendingForks {
     /// Ends the wait of children whose parents have no event pending, or that have waited long
     /// enough. The caller has no address space locked.
     pub(super) fn settle(&mut self, spaces: &Spaces) {
+        let mut last = None;
         self.0.retain(|PendingFork { child, parent, since }| {
+            // Children of one parent mostly follow each other.
+            let is_changing = match &last {
+                Some((asked, answer)) if Arc::ptr_eq(asked, parent) => *answer,
+                _ => parent.is_changing(),
+            };
+            last = Some((Arc::clone(parent), is_changing));
             let is_over = since.elapsed() >= PENDING_FOR;
-            if is_over && let Some(child) = spaces.get(*child) {
+            if is_changing
+                && is_over
+                && let Some(child) = spaces.get(*child)
+            {
                 lock(child).layout.note_pending_of_parent();
             }
-            parent.is_changing() && !is_over
+            is_changing && !is_over
         });
     }
 
