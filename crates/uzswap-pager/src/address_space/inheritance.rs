@@ -43,6 +43,17 @@ impl AdviceAtFork {
     }
 }
 
+/// Why the supervisor decides now which memory a child has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Occasion {
+    /// The library asks for the secret of the child, or has sent it: it waits for the supervisor.
+    Greeting,
+    /// A fault of the child waits.
+    Fault,
+    /// Changes of the child were read: a fault can come later.
+    Change,
+}
+
 /// A fork of a parent that may have changed at the same time.
 #[derive(Debug, Default)]
 pub(crate) struct Uncertain {
@@ -160,16 +171,19 @@ impl AddressSpace {
     }
 
     /// Decides which memory the fork gave the child, unless an event of the child is pending.
-    /// `candidates` are processes that may be the child. `greets` is whether the library asks for
-    /// the secret of the child, or has sent it: the child waits for the supervisor then.
-    pub(crate) fn decide_inheritance(&mut self, candidates: &[u32], greets: bool) {
+    /// `candidates` are processes that may be the child.
+    pub(crate) fn decide_inheritance(&mut self, candidates: &[u32], occasion: Occasion) {
+        if self.uffd.is_changing() {
+            return; // the kernel would refuse to fill the page of identity
+        }
         let found =
             self.process.files().cloned().or_else(|| self.find_process(candidates).map(Arc::new));
         let mappings = found.as_ref().and_then(|files| {
             let by_library = || self.layout.is_forked_by_library(stack_pointer(files.thread));
-            ChildMappings::read(files, greets || by_library())
+            ChildMappings::read(files, occasion == Occasion::Greeting || by_library())
         });
-        if self.uffd.is_changing() {
+        let can_wait = occasion == Occasion::Change || self.is_dead();
+        if self.uffd.is_changing() || mappings.is_none() && can_wait {
             return;
         }
         if self.decide(mappings.as_ref()) && mappings.is_some() {
@@ -430,6 +444,16 @@ mod tests {
         let all = [0, 1, 2, 3, 4, 5];
         let mappings = mappings(&all, &[1], &[0]);
         assert_eq!(decided(&Uncertain::default(), &mappings), [vec![0, 3, 4, 5], vec![1], vec![2]]);
+    }
+
+    #[test]
+    fn a_child_that_is_not_found_is_decided_once_a_fault_waits() {
+        let mut space = child();
+        space.layout.inherit_undecided(Uncertain::default());
+        space.decide_inheritance(&[], Occasion::Change);
+        assert!(space.layout.is_undecided());
+        space.decide_inheritance(&[], Occasion::Fault);
+        assert!(!space.layout.is_undecided());
     }
 
     #[test]

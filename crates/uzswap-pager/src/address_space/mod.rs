@@ -51,6 +51,7 @@ pub(crate) use copies::count_copies;
 use fault_history::FaultHistory;
 use fork_reports::ForkReports;
 use identity::Identity;
+pub(crate) use inheritance::Occasion;
 pub(crate) use kernel_words::leave_words_of_threads;
 use layout::Layout;
 use markers::Markers;
@@ -149,7 +150,7 @@ impl AddressSpace {
         self.process.meet(peer, files);
         self.unevictable.start();
         if self.layout.is_undecided() {
-            self.decide_inheritance(&[], true);
+            self.decide_inheritance(&[], Occasion::Greeting);
         }
         self.forget_secret();
         self.commands.meet(helper);

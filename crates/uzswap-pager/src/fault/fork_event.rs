@@ -11,7 +11,7 @@ use super::entrance::leaves_spare_files;
 use super::page_fault::Touch;
 use super::wake_ups::WakeUps;
 use super::{FaultServer, PAGE};
-use crate::address_space::AddressSpace;
+use crate::address_space::{AddressSpace, Occasion};
 use crate::fork::outsiders::{Outsider, same_program_above};
 use crate::fork_group::{ForkGroup, Member};
 use crate::messages::log;
@@ -418,6 +418,10 @@ pub(super) fn decide_child(space: &mut AddressSpace, faults: &[Touch]) {
     candidates.extend(faults.first().map(|fault| fault.thread));
     candidates.reverse();
     candidates.truncate(CANDIDATES_MAX);
-    let greets = faults.iter().any(|fault| space.asks_identity(fault.address));
-    space.decide_inheritance(&candidates, greets);
+    let occasion = match faults {
+        [] => Occasion::Change,
+        _ if faults.iter().any(|fault| space.asks_identity(fault.address)) => Occasion::Greeting,
+        _ => Occasion::Fault,
+    };
+    space.decide_inheritance(&candidates, occasion);
 }
