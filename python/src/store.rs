@@ -1,7 +1,6 @@
 //! `uzswap.Store` and its tenants.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
@@ -10,7 +9,7 @@ use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zswap::{LoadError, StoreError, Stored, TenantId, TenantOptions, Zswap};
 
 use crate::buffer::{Buffer, CHUNK_PAGES, with_room};
-use crate::closable::Closable;
+use crate::closable::{Closable, InCall};
 use crate::error::{exceptions, load_error, refusal, refused_pages, sentence};
 use crate::options::StoreOptions;
 
@@ -108,7 +107,7 @@ impl Store {
         Store { zswap: Closable::new(zswap) }
     }
 
-    pub(crate) fn zswap(&self) -> PyResult<Arc<Zswap>> {
+    pub(crate) fn zswap(&self) -> PyResult<InCall<'_, Zswap>> {
         self.zswap.get()
     }
 
@@ -391,9 +390,12 @@ impl Store {
         Ok(written.pages())
     }
 
-    /// Frees all pages. Calls of other threads end first; later ones raise ValueError.
-    fn close(&self, py: Python<'_>) {
-        self.zswap.close(py);
+    /// Frees all pages, once the calls of other threads have ended; later ones raise ValueError.
+    ///
+    /// Raises RuntimeError in a signal handler that interrupts a call of the same thread. Ctrl-C
+    /// ends the wait; the last of those calls frees the pages then.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.zswap.close(py)
     }
 
     fn __enter__(slf: Bound<'_, Store>) -> Bound<'_, Store> {
@@ -401,8 +403,8 @@ impl Store {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
-        self.close(py);
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close(py)
     }
 
     fn __contains__(&self, key: u64) -> PyResult<bool> {
@@ -416,7 +418,7 @@ impl Store {
 
     fn __repr__(&self) -> String {
         match self.zswap() {
-            Ok(zswap) => format!("<uzswap.Store: {zswap:?}>"),
+            Ok(zswap) => format!("<uzswap.Store: {:?}>", &*zswap),
             Err(_) => "<uzswap.Store: closed>".to_owned(),
         }
     }

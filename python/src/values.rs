@@ -162,9 +162,9 @@ impl Values {
         Tenant::add(self.values.get()?.zswap(), name, parent, max_bytes, writeback)
     }
 
-    /// Frees all values. Calls of other threads end first; later ones raise ValueError.
-    fn close(&self, py: Python<'_>) {
-        self.values.close(py);
+    /// Frees all values, once the calls of other threads have ended; as `Store.close`.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.values.close(py)
     }
 
     fn __enter__(slf: Bound<'_, Values>) -> Bound<'_, Values> {
@@ -172,8 +172,8 @@ impl Values {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
-        self.close(py);
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close(py)
     }
 
     fn __contains__(&self, key: u64) -> PyResult<bool> {

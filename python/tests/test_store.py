@@ -239,6 +239,82 @@ class Threads(unittest.TestCase):
         self.assertLess(len(store), 8000)
         self.assertEqual(store.load(0), page_of(0))
 
+    def test_close_waits_for_calls(self):
+        data = b"".join(map(page_of, range(100))) * 4
+        for make, call in (
+            (Store, lambda store: store.store_many(0, data)),
+            (uzswap.Values, lambda values: values.store(0, data[: 1 << 20])),
+        ):
+            store = make(compressor="zstd:15", incompressible="store-as-is")
+            ends, is_in_call = [], threading.Event()
+
+            def work():
+                while True:
+                    is_in_call.set()
+                    try:
+                        call(store)
+                    except ValueError:
+                        break
+                    ends.append(time.monotonic())
+
+            threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            is_in_call.wait()
+            time.sleep(0.1)
+            store.close()
+            closed = time.monotonic()
+            for thread in threads:
+                thread.join()
+            # A thread may note its time a little after its call.
+            self.assertLess(max(ends) - 0.005, closed)
+
+    def test_a_thread_in_a_call_cannot_close(self):
+        store, told = Store(compressor="zstd:15"), []
+
+        def close(*_):
+            with self.assertRaisesRegex(RuntimeError, "in the middle of one of its own calls"):
+                store.close()
+            told.append(True)
+
+        before = signal.signal(signal.SIGALRM, close)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        data = b"".join(map(page_of, range(200)))
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        while not told:
+            store.store_many(0, data)
+        self.assertEqual(store.load(3), page_of(3))
+        store.close()
+
+    def test_an_interrupt_ends_the_wait_of_close(self):
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+        store, is_in_call = Store(compressor="zstd:19"), threading.Event()
+        data, ends = b"".join(map(page_of, range(200))) * 15, []
+
+        def work():
+            is_in_call.set()
+            store.store_many(0, data)
+            ends.append(time.monotonic())
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        is_in_call.wait()
+        time.sleep(0.05)
+        timer = threading.Timer(0.1, _thread.interrupt_main)
+        timer.start()
+        with self.assertRaises(KeyboardInterrupt):
+            store.close()
+        interrupted = time.monotonic()
+        with self.assertRaisesRegex(ValueError, "closed"):
+            store.load(0)
+        store.close()  # waits again
+        closed = time.monotonic()
+        timer.join()
+        thread.join()
+        self.assertLess(interrupted, ends[0])
+        self.assertLess(ends[0] - 0.01, closed)
+
 
 class Refusals(unittest.TestCase):
     """Exceptions have the library's message, and change nothing else."""
