@@ -7,8 +7,9 @@ use std::str::FromStr;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use uzswap::NoEffect;
 use uzswap::backing::{Backing, FileBacking, FileBackingOptions};
-use uzswap::zswap::{RecordOptions, Zswap, ZswapOptions};
+use uzswap::zswap::{RecordOptions, WrittenAs, Zswap, ZswapOptions};
 
 use crate::error::{exceptions, sentence};
 
@@ -23,7 +24,8 @@ impl StoreOptions {
     ///
     /// # Errors
     ///
-    /// An unknown option (TypeError); a value of another type or an unknown name.
+    /// An unknown option (TypeError); a value of another type or an unknown name; an option that
+    /// would be ignored without another one (OptionError).
     pub(crate) fn read(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<StoreOptions> {
         let mut options = StoreOptions { zswap: ZswapOptions::default(), backing: None };
         let mut records = RecordOptions::default();
@@ -50,6 +52,29 @@ impl StoreOptions {
                 )));
             }
         }
+        let of_records = RecordOptions::default();
+        NoEffect::check(
+            has_records,
+            "records=True",
+            &[
+                ("lru", records.lru == of_records.lru),
+                ("checksum", records.checksum == of_records.checksum),
+            ],
+        )
+        .and_then(|()| {
+            let is_default = options.zswap.written_as == WrittenAs::default();
+            NoEffect::check(
+                backing.is_some(),
+                "backing='PATH'",
+                &[
+                    ("backing_bytes", bytes.is_none()),
+                    ("keep_backing", !keep),
+                    ("written_as", is_default),
+                ],
+            )
+        })
+        .and_then(|()| options.zswap.check_effects())
+        .map_err(|error| exceptions::OptionError::new_err(error.to_string()))?;
         options.zswap.records = has_records.then_some(records);
         options.backing = backing.map(|path| FileBackingOptions::new(path, bytes).keep(keep));
         Ok(options)

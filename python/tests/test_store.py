@@ -358,15 +358,36 @@ class Refusals(unittest.TestCase):
         with self.assertRaises(uzswap.BackingError):
             Store(backing="/nowhere/at/all", backing_bytes=1 << 20)
 
+    def test_options_that_would_be_ignored(self):
+        for options, told in (
+            ({"backing_bytes": 5}, "backing_bytes has no effect without backing='PATH'; set that"),
+            ({"keep_backing": True, "backing": None}, "keep_backing .* without backing='PATH'"),
+            ({"written_as": "objects"}, "written_as .* without backing='PATH'"),
+            ({"lru": "plain", "records": False}, "lru .* without records=True"),
+            ({"checksum": False, "records": False}, "checksum .* without records=True"),
+            ({"chain_size": 4, "zpool": "zbud"}, "chain_size .* without zpool zsmalloc"),
+            ({"mapping": "copy", "zpool": "packed"}, "mapping .* without zpool zsmalloc"),
+            ({"same_filled": "off", "same_filled_zero_only": True}, "without a check for same"),
+            ({"when_full": "bypass"}, "when_full .* without max_pool_bytes"),
+            ({"accept_threshold_percent": 5}, "accept_threshold_.* without max_pool_bytes"),
+        ):
+            for make in (Store, uzswap.Values, lambda **it: Store.from_snapshot("none", **it)):
+                with self.assertRaisesRegex(uzswap.OptionError, told):
+                    make(**options)
+        # Defaults ask for nothing.
+        Store(zpool="zbud", chain_size=8, records=False, checksum=True, keep_backing=False)
+
     def test_every_option_is_taken(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
         options = dict(
             compressor="zstd:7", dense=None, filter="none", unit_pages=2, zpool="zsmalloc",
             chain_size=4, chain_rule="used-percent", handle_header="beside", mapping="copy",
             index="rbtree", shards=2, incompressible="store-as-is", object_header_bytes=8,
-            max_pool_bytes=None, counted="pool", accept_threshold_percent=80, when_full="bypass",
-            host_pages="small", same_filled="off", same_filled_zero_only=True, records=True,
-            lru="frequency", checksum=False, written_as="objects", latencies=False, backing=None,
-            backing_bytes=None, keep_backing=False,
+            max_pool_bytes=1 << 30, counted="pool", accept_threshold_percent=80, when_full="bypass",
+            host_pages="small", same_filled="forward", same_filled_zero_only=True, records=True,
+            lru="frequency", checksum=False, written_as="objects", latencies=False,
+            backing=os.path.join(folder.name, "cold"), backing_bytes=1 << 20, keep_backing=True,
         )
         for name in options:
             self.assertIn(name, Store.__doc__)
@@ -375,7 +396,8 @@ class Refusals(unittest.TestCase):
             (told.compressor, told.index, told.shards, told.object_header_bytes, told.lru),
             ("zstd:7", "rbtree", 2, 8, "frequency"),
         )
-        self.assertEqual((told.when_full, told.max_pool_bytes), ("bypass", None))
+        self.assertEqual((told.when_full, told.max_pool_bytes), ("bypass", 1 << 30))
+        self.assertIsNone(Store(max_pool_bytes=None).stats().options.max_pool_bytes)
 
     def test_closed(self):
         with Store() as store:

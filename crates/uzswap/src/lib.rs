@@ -36,7 +36,7 @@ pub mod zswap;
 
 pub use audit::AuditError;
 pub use named_enum::UnknownName;
-pub use options::OptionError;
+pub use options::{NoEffect, OptionError};
 
 // For the other packages of this workspace; these may change with any version.
 #[doc(hidden)]

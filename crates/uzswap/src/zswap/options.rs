@@ -8,8 +8,8 @@ use crate::budget::Counted;
 use crate::compressor::{CompressorKind, Filter, UNIT_PAGES_MAX};
 use crate::index::IndexKind;
 use crate::named_enum::named;
-use crate::options::{OptionError, setters};
-use crate::same_filled::SameFilled;
+use crate::options::{NoEffect, OptionError, setters};
+use crate::same_filled::{SameFilled, SameFilledCheck};
 use crate::zpool::zsmalloc::{CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ZsmallocOptions};
 use crate::zpool::{HostPages, ZpoolKind};
 
@@ -176,6 +176,49 @@ impl ZswapOptions {
     /// [`BuildError`], where an option is out of its range.
     pub fn build(self) -> Result<Zswap, BuildError> {
         Zswap::new(self)
+    }
+
+    /// Checks that no option would be ignored: each is at its default, or has an effect beside the
+    /// others. [`Zswap::new`] does not check this, so that a sweep over allocators may keep the
+    /// options of one of them.
+    ///
+    /// # Errors
+    ///
+    /// [`NoEffect`], with the first option that would be ignored.
+    ///
+    /// ```
+    /// use uzswap::zswap::{WhenFull, ZswapOptions};
+    ///
+    /// let refused = ZswapOptions::default().when_full(WhenFull::Bypass).check_effects();
+    /// assert_eq!(refused.unwrap_err().needs, "max_pool_bytes");
+    /// ```
+    pub fn check_effects(&self) -> Result<(), NoEffect> {
+        let default = ZswapOptions::default();
+        let (given, zsmalloc) = (&self.zsmalloc, &default.zsmalloc);
+        NoEffect::check(
+            self.zpool == ZpoolKind::Zsmalloc,
+            "zpool zsmalloc",
+            &[
+                ("chain_size", given.chain_size == zsmalloc.chain_size),
+                ("chain_rule", given.chain_rule == zsmalloc.chain_rule),
+                ("handle_header", given.handle_header == zsmalloc.handle_header),
+                ("mapping", given.mapping == zsmalloc.mapping),
+            ],
+        )?;
+        NoEffect::check(
+            self.same_filled.check != SameFilledCheck::Off,
+            "a check for same-filled pages",
+            &[("same_filled_zero_only", !self.same_filled.zero_only)],
+        )?;
+        let percent = self.accept_threshold_percent;
+        NoEffect::check(
+            self.max_pool_bytes != u64::MAX,
+            "max_pool_bytes",
+            &[
+                ("when_full", self.when_full == default.when_full),
+                ("accept_threshold_percent", percent == default.accept_threshold_percent),
+            ],
+        )
     }
 
     /// Checks the ranges.
