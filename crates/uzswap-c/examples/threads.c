@@ -392,6 +392,7 @@ static void refuse(uz_zswap *zswap)
 {
     uz_options *options = uz_options_new();
     uz_zswap *none = zswap;
+    uz_values *no_values = NULL;
     page_bytes page = {0};
     char text[64];
     size_t length = 0;
@@ -404,6 +405,14 @@ static void refuse(uz_zswap *zswap)
     expect(UZ_VALUE, uz_zswap_new(options, &none), "3 shards");
     if (none != NULL || strcmp(uz_last_error(), "shards must be a power of two, got 3") != 0)
         fail("the handle or the message of a refused store");
+    expect(UZ_VALUE, uz_options_set(options, "shards", "many"), "a word for a number");
+    if (strcmp(uz_last_error(), "option 'shards' cannot be 'many': it takes a power of two, at most "
+                                "65536") != 0)
+        fail("the message of a refused value: %s", uz_last_error());
+    expect(UZ_OK, uz_options_set(options, "shards", "4"), "shards");
+    expect(UZ_OK, uz_options_set(options, "file.bytes", "8192"), "file.bytes");
+    expect(UZ_VALUE, uz_zswap_new(options, &none), "file.bytes without file.path");
+    expect(UZ_VALUE, uz_values_new(options, &no_values), "file.bytes without file.path");
     expect(UZ_ARGUMENT, uz_zswap_new(NULL, NULL), "no place");
     expect(UZ_IO, uz_zswap_restore(NULL, "/nowhere/snapshot", &none), "no snapshot");
     expect(UZ_ARGUMENT, uz_store(NULL, 1, page), "no store");

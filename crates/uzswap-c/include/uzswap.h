@@ -121,7 +121,7 @@ void uz_options_free(uz_options * options);
 //   max_pool_bytes           the limit, on the pool and all metadata; no limit by default
 //   incompressible           reject, store-as-is
 //   when_full                reclaim (a store writes cold pages to the file), bypass
-//   records                  null: no file, tenants and checksums, and 52 bytes a page less
+//   records                  false: no file, tenants and checksums, and 52 bytes a page less
 //   records.lru              second-chance, frequency, plain, protected
 //   unit_pages               1, 2, 4, 8 or 16: pages that uz_store_all() compresses together
 //   shards                   a power of two up to 65536
@@ -139,7 +139,9 @@ void uz_options_free(uz_options * options);
 //   shrinker.dynamic         true: it also writes long before the limit, by the pressure
 //   shrinker.compact_percent 0 to 100: it compacts a pool of which more is unused
 //
-// Errors: UZ_NAME, UZ_VALUE, UZ_ARGUMENT. uz_zswap_new() reports a number out of its range.
+// Errors: UZ_NAME, UZ_VALUE, UZ_ARGUMENT. uz_zswap_new() reports a number out of its range, and an
+// option without effect: one that is not at its default and needs another, such as `file.bytes`
+// without `file.path`.
 uz_status uz_options_set(uz_options * options, const char * name, const char * value);
 
 // Makes an empty store and writes its handle to `*zswap`, which is NULL after a failure. The
@@ -302,7 +304,7 @@ uz_status uz_values_invalidate(uz_values * values, uint64_t key);
 // UINT64_MAX is no limit. If `writeback` is 0, its pages never go to the file. The name is for
 // people and for uz_tenant_find().
 //
-// Errors: UZ_TENANT (also if the option records is null), UZ_ARGUMENT.
+// Errors: UZ_TENANT (also if the option records is false), UZ_ARGUMENT.
 uz_status uz_tenant_add(uz_zswap * zswap,
                         uint64_t parent,
                         const char * name,

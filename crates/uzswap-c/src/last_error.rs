@@ -50,6 +50,13 @@ pub extern "C" fn uz_last_error() -> *const c_char {
     pointer.unwrap_or(none.as_ptr())
 }
 
+/// The message of the calling thread.
+#[cfg(test)]
+pub(crate) fn message() -> String {
+    let error = LAST.with(|last| last.borrow_mut().error.take());
+    error.map(|error| text(&*error).into_string().expect("UTF-8")).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

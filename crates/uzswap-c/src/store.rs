@@ -45,17 +45,17 @@ impl Store {
 
 /// The file behind a store, if one was chosen.
 fn backing(choices: &Choices) -> Result<Option<Box<dyn Backing>>, Failure> {
-    match choices.file.path.as_os_str().is_empty() {
-        true => Ok(None),
-        false => Ok(Some(Box::new(FileBacking::open(&choices.file)?))),
+    match choices.has_file() {
+        true => Ok(Some(Box::new(FileBacking::open(&choices.file)?))),
+        false => Ok(None),
     }
 }
 
 /// An empty store.
 pub(crate) fn empty(choices: &Choices) -> Result<Zswap, Failure> {
     Ok(match backing(choices)? {
-        Some(backing) => Zswap::with_backing(choices.store, backing)?,
-        None => Zswap::new(choices.store)?,
+        Some(backing) => Zswap::with_backing(choices.store(), backing)?,
+        None => Zswap::new(choices.store())?,
     })
 }
 
@@ -94,7 +94,7 @@ pub extern "C" fn uz_zswap_restore(
         zswap.fill("zswap", || {
             let choices = Options::of(&options)?;
             let path = self::path(path.bytes("path")?);
-            let (zswap, _) = Zswap::from_snapshot(choices.store, backing(&choices)?, path)?;
+            let (zswap, _) = Zswap::from_snapshot(choices.store(), backing(&choices)?, path)?;
             Store::new(Arc::new(zswap), &choices)
         })
     })

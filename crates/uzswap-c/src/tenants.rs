@@ -27,7 +27,7 @@ fn options(name: &Text, max_bytes: u64, writeback: i32) -> Result<TenantOptions,
 /// UINT64_MAX is no limit. If `writeback` is 0, its pages never go to the file. The name is for
 /// people and for uz_tenant_find().
 ///
-/// Errors: UZ_TENANT (also if the option records is null), UZ_ARGUMENT.
+/// Errors: UZ_TENANT (also if the option records is false), UZ_ARGUMENT.
 #[unsafe(no_mangle)]
 pub extern "C" fn uz_tenant_add(
     zswap: Shared<Store>,
