@@ -16,7 +16,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use uzswap::named_enum::UnknownName;
 use uzswap_fleet::folder::{self, FolderError, SampleFiles};
-use uzswap_fleet::table::hush_decoding;
+use uzswap_fleet::table::{IntervalRow, PageRow, RunRow, Table, hush_decoding};
 use uzswap_fleet::{Fleet, Lengths, Outcome, Parameters, Tried, replay_files};
 
 use crate::error::{exceptions, sentence};
@@ -51,6 +51,21 @@ fn parameters(settings: Vec<Setting>) -> PyResult<Vec<Parameters>> {
         }
         Some(_) => Ok(all),
     }
+}
+
+/// The names of the columns of a table.
+#[pyfunction]
+pub(crate) fn table_columns(table: &str) -> PyResult<Vec<&'static str>> {
+    let columns = match table {
+        PageRow::NAME => PageRow::COLUMNS,
+        IntervalRow::NAME => IntervalRow::COLUMNS,
+        RunRow::NAME => RunRow::COLUMNS,
+        _ => {
+            let told = format!("unknown table '{table}'; one of: pages, intervals, runs");
+            return Err(exceptions::OptionError::new_err(told));
+        }
+    };
+    Ok(columns.iter().map(|(name, _)| *name).collect())
 }
 
 /// The files of each sample in a folder, in the order of their names.

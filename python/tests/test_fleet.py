@@ -148,6 +148,52 @@ class Threads(Case):
                     call(folder)
 
 
+@unittest.skipIf(misses("pyarrow"), misses("pyarrow"))
+class Tables(Case):
+    def test_a_folder_is_all_of_its_files_in_their_order(self):
+        from pyarrow import parquet
+
+        runs = fleet.read_table(folder, "runs")
+        self.assertEqual((len(runs), len(set(runs["run"].to_pylist()))), (MACHINES, MACHINES))
+        intervals = fleet.read_table(str(folder), "intervals")
+        numbers = sorted(runs["run"].to_pylist())
+        self.assertEqual(intervals["run"].unique().to_pylist(), numbers)
+        self.assertTrue(intervals["cold_pages"].to_pylist()[-1])
+        pages = fleet.read_table(folder, "pages")
+        self.assertGreater(len(pages), 100)
+        self.assertEqual(set(pages["run"].to_pylist()), set(numbers))
+        [first, *_] = sorted(folder.glob("pages-*"))
+        alone = fleet.read_table(first, "pages")
+        self.assertEqual(alone, parquet.read_table(first))
+        # The tenth part of a sample comes after the second.
+        with tempfile.TemporaryDirectory() as parts:
+            for number, part in zip(numbers, ("", "-10", "-2")):
+                source = folder / f"intervals-{number:016x}.parquet"
+                shutil.copy(source, f"{parts}/intervals-7{part}.parquet")
+            Path(parts, ".intervals-8.parquet.x.part").write_bytes(b"half")
+            found = fleet.read_table(parts, "intervals")["run"].unique().to_pylist()
+            self.assertEqual(found, [numbers[0], numbers[2], numbers[1]])
+
+    def test_errors_name_the_file(self):
+        copy, name = self.damaged()
+        [run, *_] = copy.glob("runs-*")
+        for path, table, told in [
+            (copy, "intervals", f"{name} is not a table 'intervals' of uzswap: "),
+            (run, "pages", f"{run.name} is not a table 'pages' of uzswap: it has no column"),
+            ("/nowhere", "runs", "cannot read /nowhere: No such file"),
+            (Path(uzswap.__file__).parent, "runs", "has no file runs-.*; `uzswap sample --out`"),
+        ]:
+            with self.assertRaisesRegex(uzswap.FleetError, told):
+                fleet.read_table(path, table)
+        with self.assertRaisesRegex(uzswap.OptionError, "unknown table 'page'; one of: pages"):
+            fleet.read_table(copy, "page")
+
+    def test_without_pyarrow_the_error_says_what_to_install(self):
+        with mock.patch.dict("sys.modules", {"pyarrow": None}):
+            with self.assertRaisesRegex(ImportError, r'pip install "uzswap\[arrow\]"'):
+                fleet.read_table(folder, "runs")
+
+
 @unittest.skipIf(misses("ray"), misses("ray"))
 class OnRay(Case):
     def test_a_replay_is_that_of_one_thread(self):

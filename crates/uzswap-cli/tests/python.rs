@@ -15,7 +15,7 @@ use uzswap_testing::trials;
 const BUILD_NEEDS: [&str; 2] = ["maturin>=1.9,<2", "typing_extensions"];
 
 /// Packages without which some tests are skipped.
-const TEST_NEEDS: [&str; 2] = ["mypy", "numpy"];
+const TEST_NEEDS: [&str; 3] = ["mypy", "numpy", "pyarrow"];
 
 /// The modules of the suite.
 const SUITES: [&str; 5] = ["test_store", "test_command", "test_files", "test_fleet", "test_docs"];

@@ -1,6 +1,6 @@
 """Replays of far-memory settings over the samples of many machines: on threads, or on Ray.
 
-`uzswap sample` writes the samples. All functions give the rows and the bytes of the command
+`uzswap sample` writes the samples; `read_table` reads their tables as Arrow. All functions give the rows and the bytes of the command
 `uzswap fleet replay`. Those on Ray need `pip install "uzswap[ray]"`, and folders that all nodes see
 under the same path. They use the Ray that the caller has connected to. Where there is none, they
 start one on this machine, and stop it.
@@ -13,17 +13,21 @@ import importlib
 import itertools
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from uzswap import _uzswap
 from uzswap.documents import from_json
 from uzswap.errors import FleetError
+
+if TYPE_CHECKING:
+    import pyarrow
 
 if not hasattr(_uzswap, "replay_machine"):
     raise ImportError("this uzswap was built without fleets; build it with the cargo feature fleet")
@@ -32,6 +36,8 @@ Folder: TypeAlias = str | os.PathLike[str]
 #: Is called with the machines or settings that are done, and with the number of all.
 Progress: TypeAlias = Callable[[int, int], object]
 Compressor: TypeAlias = Literal["lz4", "lzo-rle", "zstd"]
+#: The tables of a sample. docs/reference/fleet-tables.md of uzswap explains their columns.
+Table: TypeAlias = Literal["pages", "intervals", "runs"]
 
 # Memory for objects of a Ray of our own: outcomes of machines take some KiB each.
 _OBJECT_BYTES = 200 << 20
@@ -109,6 +115,59 @@ def grid(
         )
         for percentile, seconds in itertools.product(threshold_percentile, warm_up_seconds)
     ]
+
+
+def read_table(path: Folder, table: Table) -> pyarrow.Table:
+    """A table of samples as an Arrow table: of one file, or of all files of a folder in the order
+    of their names and parts. `to_pandas()` and `polars.from_arrow` take it further.
+
+    Needs pyarrow. Raises FleetError, which names the file, OptionError, and ImportError without
+    pyarrow.
+
+    >>> from uzswap import FleetError
+    >>> from uzswap.fleet import read_table
+    >>> try:
+    ...     runs = read_table("/proc/self/fd", "runs")
+    ... except FleetError as error:
+    ...     print(error)
+    /proc/self/fd has no file runs-*.parquet; `uzswap sample --out` writes them
+    """
+    columns, files = _uzswap.table_columns(table), _table_files(Path(path), table)
+    pyarrow: Any = _import("pyarrow", extra="arrow")
+    parquet: Any = _import("pyarrow.parquet", extra="arrow")
+    tables = []
+    for file in files:
+        try:
+            read = parquet.ParquetFile(file).read()
+        except OSError as error:
+            if error.errno is None:  # of Parquet, not of the kernel
+                raise FleetError(f"{file} is not a table '{table}' of uzswap: {error}") from error
+            raise FleetError(f"cannot read {file}: {os.strerror(error.errno)}") from error
+        except pyarrow.ArrowException as error:
+            raise FleetError(f"{file} is not a table '{table}' of uzswap: {error}") from error
+        if missing := [name for name in columns if name not in read.column_names]:
+            raise FleetError(
+                f"{file} is not a table '{table}' of uzswap: it has no column '{missing[0]}'"
+            )
+        tables.append(read.select(columns))
+    return pyarrow.concat_tables(tables)
+
+
+def _table_files(path: Path, table: str) -> list[Path]:
+    """The files of a table: the path itself, or those of a folder in their order."""
+    if not path.is_dir():
+        return [path]
+    name = re.compile(rf"{table}-(.+?)(?:-(\d+))?\.parquet")
+    try:
+        found = [(name.fullmatch(file.name), file) for file in path.iterdir()]
+    except OSError as error:
+        raise FleetError(f"cannot read {path}: {error.strerror}") from error
+    files = sorted((match[1], int(match[2] or 0), file) for match, file in found if match)
+    if not files:
+        raise FleetError(
+            f"{path} has no file {table}-*.parquet; `uzswap sample --out` writes them"
+        )
+    return [file for _, _, file in files]
 
 
 def show(done: int, total: int) -> None:
@@ -305,11 +364,11 @@ def _counted(items: Iterable[Any], total: int, progress: Progress | None) -> Ite
             progress(done, total)
 
 
-def _import(name: str) -> Any:
+def _import(name: str, *, extra: str = "ray") -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(f'{error}: run pip install "uzswap[ray]"') from error
+        raise ImportError(f'{error}: run pip install "uzswap[{extra}]"') from error
 
 
 @contextlib.contextmanager
