@@ -67,6 +67,27 @@ else
     tried "$CARGO_TARGET_DIR/$musl/release/uzswap"
 fi
 
+# Compiles the example for C with the flags that pkg-config gives: of the shared library, and of the
+# static one below the given root. Runs both.
+tried_c() {
+    if ! command -v cc > /dev/null || ! command -v pkg-config > /dev/null; then
+        echo "skipped: the library for C, as there is no cc or pkg-config here"
+        return
+    fi
+    example=$1/usr/share/doc/uzswap/examples/threads.c
+    compile="cc -std=c11 -Wall -Wextra -Werror -pthread $example -o $out/example"
+    pkg-config --exact-version="$version" uzswap
+    [ -L "$1/usr/lib/libuzswap.so" ] || { echo "libuzswap.so is no link" >&2; exit 1; }
+    $compile $(pkg-config --cflags --libs uzswap)
+    readelf -d "$out/example" | grep -q 'NEEDED.*libuzswap\.so\.0'
+    mkdir "$out/shared" "$out/static"
+    "$out/example" "$out/shared"
+    $compile $(pkg-config --cflags uzswap) "$1/usr/lib/libuzswap.a" \
+        $(pkg-config --static --libs uzswap | sed 's/-luzswap//')
+    "$out/example" "$out/static"
+    rm -r "$out/shared" "$out/static"
+}
+
 if ! command -v dpkg-deb > /dev/null; then
     echo "skipped: the package for Debian, as there is no dpkg here"
 elif ! cargo deb --version > /dev/null 2>&1; then
@@ -78,11 +99,22 @@ else
     for page in uzswap uzswap-run uzswap-compare; do
         [ -s "$out/debian/usr/share/man/man1/$page.1.gz" ] || { echo "no page $page" >&2; exit 1; }
     done
+    (
+        export PKG_CONFIG_SYSROOT_DIR="$out/debian" LD_LIBRARY_PATH="$out/debian/usr/lib"
+        export PKG_CONFIG_PATH="$out/debian/usr/lib/pkgconfig"
+        tried_c "$out/debian"
+    )
     if [ "$(id -u)" = 0 ] && ! dpkg -s uzswap > /dev/null 2>&1; then
         dpkg -i "$package" > /dev/null
+        removed() { dpkg -r uzswap > /dev/null; }
+        trap 'removed; rm -rf "$out"' EXIT
         /usr/bin/uzswap --version
-        dpkg -r uzswap > /dev/null
-        [ ! -e /usr/bin/uzswap ] || { echo "dpkg -r left the binary" >&2; exit 1; }
+        tried_c ""
+        removed
+        trap 'rm -rf "$out"' EXIT
+        for file in bin/uzswap lib/libuzswap.so.0 include/uzswap.h; do
+            [ ! -e "/usr/$file" ] || { echo "dpkg -r left /usr/$file" >&2; exit 1; }
+        done
         echo "$package: installed and removed"
     else
         echo "$package: unpacked; skipped: dpkg -i needs root, and no other package of this name"
