@@ -1,7 +1,7 @@
 //! Replays of machines, for `uzswap.fleet`: of one machine anywhere, and their sum in one place.
 //!
 //! ```text
-//!  files of a machine --> replay_machine --> bytes --> sum_machines --> rows of the fleet,
+//!  files of a machine --> Machine.replay --> bytes --> sum_machines --> rows of the fleet,
 //!                         any process                  one process      bytes of the table
 //! ```
 //!
@@ -17,7 +17,7 @@ use pyo3::types::PyBytes;
 use uzswap::named_enum::UnknownName;
 use uzswap_fleet::folder::{self, FolderError, SampleFiles};
 use uzswap_fleet::table::{IntervalRow, PageRow, RunRow, Table, hush_decoding};
-use uzswap_fleet::{Fleet, Lengths, Outcome, Parameters, Tried, replay_files};
+use uzswap_fleet::{Fleet, Lengths, Machine as MachineOfRust, Outcome, Parameters, Tried, replay};
 
 use crate::error::{exceptions, sentence};
 
@@ -31,7 +31,16 @@ fn fleet_error(error: &FolderError) -> PyErr {
     exceptions::FleetError::new_err(sentence(error))
 }
 
-/// Settings of one compressor.
+/// Why settings are refused.
+const OTHER_COMPRESSOR: &str = "settings must have the same compressor: replay each on its own";
+
+fn lengths(compressor: &str) -> PyResult<Lengths> {
+    compressor
+        .parse()
+        .map_err(|error: UnknownName| exceptions::OptionError::new_err(error.to_string()))
+}
+
+/// Settings of one compressor, one at least.
 fn parameters(settings: Vec<Setting>) -> PyResult<Vec<Parameters>> {
     let wrong = exceptions::OptionError::new_err::<String>;
     let one = |(threshold_percentile, warm_up_seconds, slo_ppm, compressor): Setting| {
@@ -39,15 +48,14 @@ fn parameters(settings: Vec<Setting>) -> PyResult<Vec<Parameters>> {
             let told = format!("threshold_percentile must be 0 to 100, got {threshold_percentile}");
             return Err(wrong(told));
         }
-        let lengths: Lengths =
-            compressor.parse().map_err(|error: UnknownName| wrong(error.to_string()))?;
+        let lengths = lengths(&compressor)?;
         Ok(Parameters { threshold_percentile, warm_up_seconds, slo_ppm, lengths })
     };
     let all: Vec<Parameters> = settings.into_iter().map(one).collect::<PyResult<_>>()?;
     match all.first() {
         None => Err(wrong("there is no setting to replay".to_owned())),
         Some(first) if all.iter().any(|it| it.lengths != first.lengths) => {
-            Err(wrong("settings must have the same compressor: replay each on its own".to_owned()))
+            Err(wrong(OTHER_COMPRESSOR.to_owned()))
         }
         Some(_) => Ok(all),
     }
@@ -75,27 +83,55 @@ pub(crate) fn fleet_samples(py: Python<'_>, folder: PathBuf) -> PyResult<Vec<Fil
     Ok(samples.into_iter().map(|it| (it.intervals, it.pages, it.run)).collect())
 }
 
-/// Replays one machine under each setting, without the GIL. Returns bytes for `sum_machines`.
-#[pyfunction]
-pub(crate) fn replay_machine<'py>(
-    py: Python<'py>,
-    files: Files,
-    settings: Vec<Setting>,
-) -> PyResult<Bound<'py, PyBytes>> {
-    static HUSHED: Once = Once::new();
-    HUSHED.call_once(hush_decoding);
-    let settings = parameters(settings)?;
-    let (intervals, pages, run) = files;
-    let files = SampleFiles { intervals, pages, run };
-    let mut bytes = Vec::new();
-    let write = |_, outcome: Outcome| {
-        serde_json::to_writer(&mut bytes, &outcome).expect("numbers, to memory");
-    };
-    py.detach(|| replay_files(&files, &settings, write)).map_err(|error| fleet_error(&error))?;
-    Ok(PyBytes::new(py, &bytes))
+/// A machine in memory, with the lengths of one compressor.
+#[pyclass(frozen)]
+pub(crate) struct Machine {
+    machine: MachineOfRust,
+    lengths: Lengths,
 }
 
-/// Sums what `replay_machine` returned: an iterator of each machine's place in the order of files,
+#[pymethods]
+impl Machine {
+    /// Reads its files, without the GIL.
+    #[new]
+    fn read(py: Python<'_>, files: Files, compressor: &str) -> PyResult<Machine> {
+        static HUSHED: Once = Once::new();
+        HUSHED.call_once(hush_decoding);
+        let lengths = lengths(compressor)?;
+        let (intervals, pages, run) = files;
+        let files = SampleFiles { intervals, pages, run };
+        let machine = py.detach(|| MachineOfRust::read(&files, lengths));
+        Ok(Machine { machine: machine.map_err(|error| fleet_error(&error))?, lengths })
+    }
+
+    /// Memory that it takes, in bytes.
+    #[getter]
+    fn memory_bytes(&self) -> usize {
+        self.machine.memory_bytes()
+    }
+
+    /// Replays it under each setting, without the GIL. Returns bytes for `sum_machines`.
+    fn replay<'py>(
+        &self,
+        py: Python<'py>,
+        settings: Vec<Setting>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let settings = parameters(settings)?;
+        if settings[0].lengths != self.lengths {
+            return Err(exceptions::OptionError::new_err(OTHER_COMPRESSOR));
+        }
+        let mut bytes = Vec::new();
+        py.detach(|| {
+            for setting in &settings {
+                let outcome = replay(&self.machine, setting);
+                serde_json::to_writer(&mut bytes, &outcome).expect("numbers, to memory");
+            }
+        });
+        Ok(PyBytes::new(py, &bytes))
+    }
+}
+
+/// Sums what `Machine.replay` returned: an iterator of each machine's place in the order of files,
 /// and bytes. Returns the rows of the fleet as JSON, the best setting first, and the bytes of the
 /// file `replays`.
 #[pyfunction]

@@ -29,7 +29,7 @@ mod values;
 mod _uzswap {
     #[cfg(feature = "fleet")]
     #[pymodule_export]
-    use super::fleet::{fleet_samples, replay_machine, sum_machines, table_columns};
+    use super::fleet::{Machine, fleet_samples, sum_machines, table_columns};
     #[pymodule_export]
     use super::store::{Store, Tenant};
     #[cfg(feature = "timing")]

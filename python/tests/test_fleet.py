@@ -132,10 +132,34 @@ class Threads(Case):
             with self.assertRaisesRegex(uzswap.OptionError, words):
                 fleet.replay(folder, params)
 
+    def test_machines_are_read_once_as_far_as_there_is_room(self):
+        files = _uzswap.fleet_samples(folder)
+        taken = [_uzswap.Machine(it, "lz4").memory_bytes for it in files]
+        twice = 2 * MACHINES
+        for room, reads in ((sum(taken), MACHINES), (taken[0], twice - 1), (0, twice)):
+            made = []
+
+            def read(*arguments):
+                made.append(arguments)
+                return _uzswap.Machine(*arguments)
+
+            with (
+                mock.patch.object(fleet, "_MACHINE_BYTES", room),
+                mock.patch.object(fleet, "_uzswap", mock.Mock(wraps=_uzswap, Machine=read)),
+            ):
+                machines = fleet._Machines(files, "lz4")
+                setting = [(90, 0, 2000, "lz4")]
+                first, second = ([it.replay(setting) for it in machines] for _ in range(2))
+            self.assertEqual(first, second)
+            self.assertEqual(first, [_uzswap.Machine(it, "lz4").replay(setting) for it in files])
+            self.assertEqual(len(made), reads)
+        with self.assertRaisesRegex(uzswap.OptionError, "must have the same compressor"):
+            _uzswap.Machine(files[0], "zstd").replay(setting)
+
     def test_damaged_outcomes_are_refused(self):
         settings = [(98, 0, 2000, "lz4")]
         [files, *_] = _uzswap.fleet_samples(folder)
-        outcome = _uzswap.replay_machine(files, settings)
+        outcome = _uzswap.Machine(files, "lz4").replay(settings)
         far = outcome.replace(b'pm":[', b'pm":[[9999999999999,1],')
         for bad in (b"", outcome[:-9], b"{}", far):
             with self.assertRaises(ValueError):
@@ -214,7 +238,8 @@ class OnRay(Case):
         )
         self.addCleanup(ray.shutdown)
         values = {"threshold_percentile": PERCENTILES, "warm_up_seconds": WARM_UPS}
-        grid = fleet.tune(folder, **values, candidates=None, progress=None)
+        with contextlib.chdir(folder.parent):
+            grid = fleet.tune(folder.name, **values, candidates=None, progress=None)
         self.assertEqual(grid, fleet.replay(folder, GRID, threads=1, progress=None).settings)
         drawn = [fleet.tune(folder, candidates=6, seed=seed, progress=None) for seed in (3, 3, 4)]
         self.assertEqual(drawn[0], drawn[1])

@@ -26,4 +26,4 @@ mod tuning;
 
 pub use replay::{Machine, Outcome, Parameters, SLO_PPM, replay};
 pub use saving::{Lengths, Prices, Saving};
-pub use tuning::{Fleet, Tried, Tuned, replay_files, tune};
+pub use tuning::{Fleet, Tried, Tuned, tune};

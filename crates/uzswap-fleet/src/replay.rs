@@ -94,6 +94,8 @@ pub struct Machine {
     jobs: Vec<Job>,
     /// Of all sampled pages, for jobs without any; none where no page was sampled.
     saving: Option<Saving>,
+    /// 1 of a sample that nothing has ended, as far as its files are known.
+    samples_without_end: u64,
 }
 
 impl Machine {
@@ -104,7 +106,19 @@ impl Machine {
     /// [`FolderError`], which names the file.
     pub fn read(files: &SampleFiles, lengths: Lengths) -> Result<Machine, FolderError> {
         let (intervals, pages) = files.rows()?;
-        Ok(Machine::new(intervals, &pages, lengths))
+        let samples_without_end = u64::from(!files.has_end()?);
+        Ok(Machine { samples_without_end, ..Machine::new(intervals, &pages, lengths) })
+    }
+
+    /// Memory that it takes, in bytes, without what the allocator adds.
+    pub fn memory_bytes(&self) -> usize {
+        let of_interval = |it: &Interval| {
+            let ages = it.cold_pages.capacity() + it.promoted_pages.capacity();
+            size_of::<Interval>() + ages * size_of::<u64>()
+        };
+        let of_job =
+            |job: &Job| size_of::<Job>() + job.intervals.iter().map(of_interval).sum::<usize>();
+        size_of::<Machine>() + self.jobs.iter().map(of_job).sum::<usize>()
     }
 
     /// A machine from the bytes of its files `intervals`, in the order of their parts, and, where
@@ -154,7 +168,8 @@ impl Machine {
             job.saving = by_process.get(process).copied().unwrap_or(all);
         }
         let saving = (all.pages > 0).then_some(all);
-        Machine { host, run, jobs: jobs.into_values().collect(), saving }
+        let jobs = jobs.into_values().collect();
+        Machine { host, run, jobs, saving, samples_without_end: 0 }
     }
 }
 
@@ -310,6 +325,7 @@ impl History {
 pub fn replay(machine: &Machine, parameters: &Parameters) -> Outcome {
     let sample = Some((machine.host, machine.run));
     let mut outcome = Outcome { sample, machines: 1, ..Outcome::new() };
+    outcome.samples_without_end = machine.samples_without_end;
     outcome.jobs = machine.jobs.len() as u64;
     outcome.saved_byte_ms = machine.saving.map(|_| 0);
     for job in &machine.jobs {

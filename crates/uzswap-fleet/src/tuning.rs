@@ -103,6 +103,7 @@ pub fn tune(
     threads: usize,
     progress: impl Fn(usize) + Sync,
 ) -> Result<Tuned, FolderError> {
+    let lengths = settings.first().map(|setting| setting.lengths).unwrap_or_default();
     let fleet = Mutex::new(Fleet::new(settings));
     let failed: Mutex<BTreeMap<usize, FolderError>> = Mutex::default();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -110,11 +111,14 @@ pub fn tune(
         loop {
             let place = next.fetch_add(1, Ordering::Relaxed);
             let Some(files) = files.get(place) else { break };
-            let each = |setting, outcome| {
-                fleet.lock().expect(NO_PANIC).add(place, setting, &outcome);
-            };
-            if let Err(error) = replay_files(files, settings, each) {
-                failed.lock().expect(NO_PANIC).insert(place, error);
+            match Machine::read(files, lengths) {
+                Ok(machine) => {
+                    for (number, setting) in settings.iter().enumerate() {
+                        let outcome = replay(&machine, setting);
+                        fleet.lock().expect(NO_PANIC).add(place, number, &outcome);
+                    }
+                }
+                Err(error) => drop(failed.lock().expect(NO_PANIC).insert(place, error)),
             }
             progress(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
@@ -128,28 +132,6 @@ pub fn tune(
 
 /// Why the sums can be taken.
 const NO_PANIC: &str = "no thread panics while it adds";
-
-/// Replays the machine of these files under each setting; `each` gets the number of the setting and
-/// the outcome. All settings have the same compressor.
-///
-/// # Errors
-///
-/// [`FolderError`], which names the file.
-pub fn replay_files(
-    files: &SampleFiles,
-    settings: &[Parameters],
-    mut each: impl FnMut(usize, Outcome),
-) -> Result<(), FolderError> {
-    let lengths = settings.first().map(|setting| setting.lengths).unwrap_or_default();
-    let machine = Machine::read(files, lengths)?;
-    let samples_without_end = u64::from(!files.has_end()?);
-    for (number, setting) in settings.iter().enumerate() {
-        let mut outcome = replay(&machine, setting);
-        outcome.samples_without_end = samples_without_end;
-        each(number, outcome);
-    }
-    Ok(())
-}
 
 /// Better settings first; equal ones stay in their order.
 fn order(one: &ReplayRow, other: &ReplayRow) -> std::cmp::Ordering {

@@ -1,9 +1,9 @@
 """Replays of far-memory settings over the samples of many machines: on threads, or on Ray.
 
-`uzswap sample` writes the samples; `read_table` reads their tables as Arrow. All functions give the rows and the bytes of the command
-`uzswap fleet replay`. Those on Ray need `pip install "uzswap[ray]"`, and folders that all nodes see
-under the same path. They use the Ray that the caller has connected to. Where there is none, they
-start one on this machine, and stop it.
+`uzswap sample` writes the samples; `read_table` reads their tables as Arrow. All replays give the
+rows and the bytes of the command `uzswap fleet replay`. Those on Ray need `pip install
+"uzswap[ray]"`, and folders that all nodes see under the same path. They use the Ray that the caller
+has connected to. Where there is none, they start one on this machine, and stop it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import re
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from uzswap.errors import FleetError
 if TYPE_CHECKING:
     import pyarrow
 
-if not hasattr(_uzswap, "replay_machine"):
+if not hasattr(_uzswap, "Machine"):
     raise ImportError("this uzswap was built without fleets; build it with the cargo feature fleet")
 
 Folder: TypeAlias = str | os.PathLike[str]
@@ -41,6 +42,8 @@ Table: TypeAlias = Literal["pages", "intervals", "runs"]
 
 # Memory for objects of a Ray of our own: outcomes of machines take some KiB each.
 _OBJECT_BYTES = 200 << 20
+# Memory for machines that a process of `tune` keeps from trial to trial. It reads others again.
+_MACHINE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,7 +216,7 @@ def replay_on_ray(
     Raises ImportError without Ray, else as `replay`.
     """
     ray_data: Any = _import("ray.data")
-    files, settings = _uzswap.fleet_samples(folder), _tuples(params)
+    files, settings = _uzswap.fleet_samples(os.path.abspath(folder)), _tuples(params)
     with _ray(cpus), _quiet(ray_data):
         rows = [
             {"place": place, "files": json.dumps(of_machine, default=os.fspath)}
@@ -250,7 +253,10 @@ def tune(
     cpus: int | None = None,
     progress: Progress | None = show,
 ) -> list[Setting]:
-    """Tries settings with Ray Tune, one process each. Returns them, the best first.
+    """Tries settings with Ray Tune. Returns them, the best first.
+
+    Trials take turns in processes, one for each processor. Each process reads the machines once and
+    keeps them, as far as they take 256 MiB.
 
     The best has the largest coverage of those that meet the objective: 98 % of all readings have at
     most `slo_ppm` promotions. So many `candidates` are drawn from the values by `seed`, the same
@@ -269,7 +275,7 @@ def tune(
             if progress:
                 progress(self.done, total)
 
-    files = _uzswap.fleet_samples(folder)
+    files = _uzswap.fleet_samples(os.path.abspath(folder))  # processes of Ray work elsewhere
     if candidates is None:
         total, values = len(threshold_percentile) * len(warm_up_seconds), ray_tune.grid_search
     else:
@@ -283,7 +289,7 @@ def tune(
     _uzswap.sum_machines(_tuples(grid(threshold_percentile, warm_up_seconds[:1], **of_all)), ())
     with _ray(cpus), tempfile.TemporaryDirectory(prefix="uzswap-") as storage:
         tuner = ray_tune.Tuner(
-            ray_tune.with_parameters(_try, files=files, of_all=of_all),
+            ray_tune.with_parameters(_try, files=files, of_all=of_all, call=uuid.uuid4()),
             param_space=space,
             tune_config=ray_tune.TuneConfig(
                 metric="score",
@@ -311,10 +317,43 @@ def tune(
     return [from_json(Setting, metrics) for metrics in found]
 
 
-def _try(config: dict[str, Any], files: list[_uzswap._Files], of_all: dict[str, Any]) -> Any:
+class _Machines:
+    """The machines of a fleet, in a process that replays them again and again."""
+
+    def __init__(self, files: list[_uzswap._Files], compressor: str) -> None:
+        self._files = files
+        self._compressor = compressor
+        # Those that are kept. Each trial takes all in the same order: the first that fit stay.
+        self._kept: dict[int, _uzswap.Machine] = {}
+        self._room = _MACHINE_BYTES
+
+    def __iter__(self) -> Iterator[_uzswap.Machine]:
+        for place, files in enumerate(self._files):
+            machine = self._kept.get(place)
+            if machine is None:
+                machine = _uzswap.Machine(files, self._compressor)
+                if machine.memory_bytes <= self._room:
+                    self._room -= machine.memory_bytes
+                    self._kept[place] = machine
+            yield machine
+
+
+#: The machines that this process has read for a call of `tune`.
+_of_call: dict[uuid.UUID, _Machines] = {}
+
+
+def _try(
+    config: dict[str, Any],
+    files: list[_uzswap._Files],
+    of_all: dict[str, Any],
+    call: uuid.UUID,
+) -> dict[str, Any]:
     """A trial of Ray Tune: one setting over all machines."""
+    if call not in _of_call:
+        _of_call.clear()  # of an earlier call: files may have changed since
+        _of_call[call] = _Machines(files, of_all["compressor"])
     settings = _tuples(Parameters(**config, **of_all))
-    parts = ((at, _uzswap.replay_machine(it, settings)) for at, it in enumerate(files))
+    parts = ((place, it.replay(settings)) for place, it in enumerate(_of_call[call]))
     try:
         [setting] = json.loads(_uzswap.sum_machines(settings, parts)[0])
     except FleetError as error:
@@ -329,9 +368,15 @@ def _replay_row(row: dict[str, Any], settings: list[_uzswap._Setting]) -> dict[s
     told = {"place": row["place"], "outcomes": b"", "error": ""}
     try:
         files = tuple(json.loads(row["files"]))
-        return {**told, "outcomes": _uzswap.replay_machine(files, settings)}
+        return {**told, "outcomes": _replay_machine(files, settings)}
     except FleetError as error:
         return {**told, "error": str(error)}
+
+
+def _replay_machine(files: _uzswap._Files, settings: list[_uzswap._Setting]) -> bytes:
+    """Reads a machine and replays it. All settings have the compressor of the first."""
+    compressor = settings[0][-1] if settings else "lz4"
+    return _uzswap.Machine(files, compressor).replay(settings)
 
 
 def _tuples(params: Parameters | Iterable[Parameters]) -> list[_uzswap._Setting]:
@@ -346,7 +391,7 @@ def _tuples(params: Parameters | Iterable[Parameters]) -> list[_uzswap._Setting]
 def _replayed(
     pool: ThreadPoolExecutor, files: list[_uzswap._Files], settings: list[_uzswap._Setting]
 ) -> Generator[tuple[int, bytes], None, None]:
-    yield from enumerate(pool.map(lambda it: _uzswap.replay_machine(it, settings), files))
+    yield from enumerate(pool.map(lambda it: _replay_machine(it, settings), files))
 
 
 def _sum(
