@@ -175,6 +175,7 @@ impl Machine {
 
 /// The result of a replay of one or more machines. serde carries it to another process, whole.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(PartialEq))]
 pub struct Outcome {
     /// Host and run of the one machine; none of a sum.
     sample: Option<(u64, u64)>,
@@ -242,10 +243,10 @@ impl Outcome {
     /// Adds another one's machines.
     pub fn add(&mut self, other: &Outcome) {
         let sum = u64::saturating_add;
-        self.samples_without_end += other.samples_without_end;
-        self.machines += other.machines;
-        self.jobs += other.jobs;
-        self.active_intervals += other.active_intervals;
+        self.samples_without_end = sum(self.samples_without_end, other.samples_without_end);
+        self.machines = sum(self.machines, other.machines);
+        self.jobs = sum(self.jobs, other.jobs);
+        self.active_intervals = sum(self.active_intervals, other.active_intervals);
         self.cold_page_ms = sum(self.cold_page_ms, other.cold_page_ms);
         self.far_page_ms = sum(self.far_page_ms, other.far_page_ms);
         self.promoted_pages = sum(self.promoted_pages, other.promoted_pages);
@@ -263,7 +264,8 @@ impl Outcome {
         let p98_promotion_ppm = self.promotion_ppm.value_at_quantile(QUANTILE);
         let average = |byte_ms: u128| {
             // The machines' times are of much the same length: an average of each, summed.
-            let bytes = byte_ms * u128::from(self.machines) / u128::from(self.machine_ms.max(1));
+            let bytes =
+                byte_ms.saturating_mul(self.machines.into()) / u128::from(self.machine_ms.max(1));
             u64::try_from(bytes).unwrap_or(u64::MAX)
         };
         let (cold, far) = (self.cold_page_ms, self.far_page_ms);

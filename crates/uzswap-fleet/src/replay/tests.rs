@@ -203,3 +203,46 @@ fn stores_and_loads_take_time() {
     let percent = 100.0 * ns as f64 / (5.0 * 60e9);
     assert!((row.cpu_percent / percent - 1.0).abs() < 1e-9, "{} and {percent}", row.cpu_percent);
 }
+
+/// What a machine gives another process, as JSON, is what is summed there: each field, and each
+/// rate with its count.
+#[test]
+fn an_outcome_is_the_same_after_a_way_as_json() {
+    let mut random = SplitMix64::new(7);
+    let mut here = Outcome::new();
+    let mut there = Outcome::new();
+    for number in 0..50 {
+        let mut any = || random.next_word() >> (random.next_word() % 64);
+        let mut outcome = Outcome {
+            sample: (number % 3 > 0).then(|| (any(), any())),
+            samples_without_end: any(),
+            machines: any(),
+            jobs: any(),
+            active_intervals: any(),
+            cold_page_ms: any(),
+            far_page_ms: any(),
+            promoted_pages: any(),
+            cpu_ns: any(),
+            machine_ms: any(),
+            saved_byte_ms: (number % 4 > 0).then(|| (u128::from(any()) << 64) | u128::from(any())),
+            promotion_ppm: no_rates(),
+        };
+        for _ in 0..number {
+            outcome.promotion_ppm.record_n(any() % (PPM_MAX + 1), 1 + any() % 1000).unwrap();
+        }
+        let json = serde_json::to_string(&outcome).unwrap();
+        let back: Outcome = serde_json::from_str(&json).unwrap();
+        assert_eq!(back, outcome);
+        here.add(&outcome);
+        there.add(&back);
+    }
+    // Sums of such numbers end at the largest one.
+    assert_eq!(there, here);
+    assert_eq!(there.row(&AT_ONCE), here.row(&AT_ONCE));
+
+    // The rates of a hostile process end in an error.
+    let json = serde_json::to_string(&Outcome::new()).unwrap();
+    let far = json.replace("[]", &format!("[[{},1]]", PPM_MAX * 10));
+    assert_ne!(far, json);
+    assert!(serde_json::from_str::<Outcome>(&far).is_err());
+}
