@@ -204,8 +204,8 @@ fn stores_and_loads_take_time() {
     assert!((row.cpu_percent / percent - 1.0).abs() < 1e-9, "{} and {percent}", row.cpu_percent);
 }
 
-/// What a machine gives another process, as JSON, is what is summed there: each field, and each
-/// rate with its count.
+/// Another process sums the outcome that a machine sent as JSON: each field, and each rate with its
+/// count.
 #[test]
 fn an_outcome_is_the_same_after_a_way_as_json() {
     let mut random = SplitMix64::new(7);
