@@ -1,13 +1,12 @@
 //! An index double that runs out of memory.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::World;
 use crate::faults::Fault;
 use crate::planted_bugs::PlantedBug;
 use uzswap::AuditError;
-use uzswap::index::{Entry, Index, IndexError};
+use uzswap::index::{Entry, Index, IndexError, KeyRange, Replaced, Visit};
 use uzswap::page::PageKey;
 
 #[derive(Debug)]
@@ -31,11 +30,7 @@ impl Index for FailingIndex {
         self.inner.name()
     }
 
-    fn insert_or_replace(
-        &mut self,
-        key: PageKey,
-        entry: Entry,
-    ) -> Result<Option<Entry>, IndexError> {
+    fn insert_or_replace(&mut self, key: PageKey, entry: Entry) -> Replaced {
         let before = self.inner.get(key);
         if before.is_none() && self.world.strikes(Fault::NoIndex) {
             return Err(IndexError::NoMemory);
@@ -59,16 +54,11 @@ impl Index for FailingIndex {
         }
     }
 
-    fn take_range(
-        &mut self,
-        range: RangeInclusive<PageKey>,
-        max: usize,
-        taken: &mut dyn FnMut(PageKey, Entry),
-    ) -> usize {
+    fn take_range(&mut self, range: KeyRange, max: usize, taken: Visit<'_>) -> usize {
         self.inner.take_range(range, max, taken)
     }
 
-    fn for_each(&self, range: RangeInclusive<PageKey>, visit: &mut dyn FnMut(PageKey, Entry)) {
+    fn for_each(&self, range: KeyRange, visit: Visit<'_>) {
         self.inner.for_each(range, visit);
     }
 

@@ -32,6 +32,15 @@ pub struct Entry(pub NonZeroU64);
 
 const _: () = assert!(size_of::<Option<Entry>>() == 8);
 
+/// The keys from the first to the last of them.
+pub type KeyRange = RangeInclusive<PageKey>;
+
+/// Looks at a key and its entry.
+pub type Visit<'a> = &'a mut dyn FnMut(PageKey, Entry);
+
+/// The entry that was there before, or why the index did not take the new one.
+pub type Replaced = Result<Option<Entry>, IndexError>;
+
 /// Why an index did not take an entry; it is as it was before the call.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -69,11 +78,7 @@ pub trait Index: Send + fmt::Debug {
     /// # Errors
     ///
     /// [`IndexError`]; never where the key has an entry already.
-    fn insert_or_replace(
-        &mut self,
-        key: PageKey,
-        entry: Entry,
-    ) -> Result<Option<Entry>, IndexError>;
+    fn insert_or_replace(&mut self, key: PageKey, entry: Entry) -> Replaced;
 
     /// The entry of a key.
     fn get(&self, key: PageKey) -> Option<Entry>;
@@ -95,15 +100,10 @@ pub trait Index: Send + fmt::Debug {
 
     /// Removes entries with a key in `range`, as many as there are but at most `max`, in no
     /// particular order, and hands each to `taken`; how many. Takes no memory.
-    fn take_range(
-        &mut self,
-        range: RangeInclusive<PageKey>,
-        max: usize,
-        taken: &mut dyn FnMut(PageKey, Entry),
-    ) -> usize;
+    fn take_range(&mut self, range: KeyRange, max: usize, taken: Visit<'_>) -> usize;
 
     /// Calls `visit` for each entry with a key in `range`, in no particular order.
-    fn for_each(&self, range: RangeInclusive<PageKey>, visit: &mut dyn FnMut(PageKey, Entry));
+    fn for_each(&self, range: KeyRange, visit: Visit<'_>);
 
     /// Entries held.
     fn count(&self) -> usize;

@@ -6,13 +6,12 @@
 //! the budget in bundles, some of which are charged ahead.
 
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use intrusive_collections::rbtree;
 use intrusive_collections::{Bound, RBTree};
 
-use super::{Entry, Index, IndexError};
+use super::{Entry, Index, IndexError, KeyRange, Replaced, Visit};
 use crate::AuditError;
 use crate::budget::Budget;
 use crate::page::PageKey;
@@ -85,11 +84,7 @@ impl Index for RbTree {
         "rbtree"
     }
 
-    fn insert_or_replace(
-        &mut self,
-        key: PageKey,
-        entry: Entry,
-    ) -> Result<Option<Entry>, IndexError> {
+    fn insert_or_replace(&mut self, key: PageKey, entry: Entry) -> Replaced {
         match self.tree.entry(&key.0) {
             rbtree::Entry::Occupied(cursor) => {
                 let node = cursor.get().expect("an occupied entry has a node");
@@ -126,12 +121,7 @@ impl Index for RbTree {
         Some(entry)
     }
 
-    fn take_range(
-        &mut self,
-        range: RangeInclusive<PageKey>,
-        max: usize,
-        taken: &mut dyn FnMut(PageKey, Entry),
-    ) -> usize {
+    fn take_range(&mut self, range: KeyRange, max: usize, taken: Visit<'_>) -> usize {
         let mut cursor = self.tree.lower_bound_mut(Bound::Included(&range.start().0));
         let mut count = 0;
         while count < max && cursor.get().is_some_and(|node| node.key() <= range.end().0) {
@@ -143,7 +133,7 @@ impl Index for RbTree {
         count
     }
 
-    fn for_each(&self, range: RangeInclusive<PageKey>, visit: &mut dyn FnMut(PageKey, Entry)) {
+    fn for_each(&self, range: KeyRange, visit: Visit<'_>) {
         let mut cursor = self.tree.lower_bound(Bound::Included(&range.start().0));
         while let Some(node) = cursor.get().filter(|node| node.key() <= range.end().0) {
             visit(PageKey(node.key()), Entry(node.value.get()));

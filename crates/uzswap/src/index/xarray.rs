@@ -16,11 +16,10 @@
 //! need 64 keys, not 512, to fill one. Nodes are numbered in chunks, as those of the B+-tree.
 
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::node_arena::NodeArena;
-use super::{Entry, Index, IndexError};
+use super::{Entry, Index, IndexError, KeyRange, Replaced, Visit};
 use crate::AuditError;
 use crate::budget::Budget;
 use crate::page::PageKey;
@@ -298,11 +297,7 @@ impl Index for XArray {
         "xarray"
     }
 
-    fn insert_or_replace(
-        &mut self,
-        key: PageKey,
-        entry: Entry,
-    ) -> Result<Option<Entry>, IndexError> {
+    fn insert_or_replace(&mut self, key: PageKey, entry: Entry) -> Replaced {
         let id = match self.leaf_of(key.0) {
             Some(id) => id,
             None => self.grow(key.0)?,
@@ -339,12 +334,7 @@ impl Index for XArray {
         Some(held)
     }
 
-    fn take_range(
-        &mut self,
-        range: RangeInclusive<PageKey>,
-        max: usize,
-        taken: &mut dyn FnMut(PageKey, Entry),
-    ) -> usize {
+    fn take_range(&mut self, range: KeyRange, max: usize, taken: Visit<'_>) -> usize {
         let end = range.end().0;
         let mut from = Some(range.start().0).filter(|from| *from <= end);
         let mut count = 0;
@@ -372,7 +362,7 @@ impl Index for XArray {
         count
     }
 
-    fn for_each(&self, range: RangeInclusive<PageKey>, visit: &mut dyn FnMut(PageKey, Entry)) {
+    fn for_each(&self, range: KeyRange, visit: Visit<'_>) {
         let end = range.end().0;
         let mut from = Some(range.start().0).filter(|from| *from <= end);
         while let Some((id, first)) = from.and_then(|from| self.next(from)) {

@@ -13,7 +13,7 @@ use uzswap::AuditError;
 use uzswap::budget::{Budget, Counted};
 use uzswap::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
 use uzswap::index::radix::Radix;
-use uzswap::index::{Entry, Index, IndexError, IndexKind};
+use uzswap::index::{Entry, Index, IndexError, IndexKind, KeyRange, Replaced, Visit};
 use uzswap::page::{PAGE_SIZE, Page, PageKey, fill_with_word};
 use uzswap::random::SplitMix64;
 use uzswap::same_filled::{SameFilled, SameFilledCheck};
@@ -344,11 +344,7 @@ impl Index for FullIndex {
         "full"
     }
 
-    fn insert_or_replace(
-        &mut self,
-        key: PageKey,
-        entry: Entry,
-    ) -> Result<Option<Entry>, IndexError> {
+    fn insert_or_replace(&mut self, key: PageKey, entry: Entry) -> Replaced {
         if self.full.load(Ordering::Relaxed) && self.inner.get(key).is_none() {
             return Err(IndexError::NoMemory);
         }
@@ -363,20 +359,11 @@ impl Index for FullIndex {
         self.inner.remove(key, only)
     }
 
-    fn take_range(
-        &mut self,
-        range: std::ops::RangeInclusive<PageKey>,
-        max: usize,
-        taken: &mut dyn FnMut(PageKey, Entry),
-    ) -> usize {
+    fn take_range(&mut self, range: KeyRange, max: usize, taken: Visit<'_>) -> usize {
         self.inner.take_range(range, max, taken)
     }
 
-    fn for_each(
-        &self,
-        range: std::ops::RangeInclusive<PageKey>,
-        visit: &mut dyn FnMut(PageKey, Entry),
-    ) {
+    fn for_each(&self, range: KeyRange, visit: Visit<'_>) {
         self.inner.for_each(range, visit);
     }
 

@@ -24,14 +24,13 @@ mod node;
 mod overflow;
 
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 pub use self::node::Key;
 use self::node::Node;
 use self::overflow::{Overflow, Remedy, Run};
 use super::node_arena::NodeArena;
-use super::{Entry, Index, IndexError};
+use super::{Entry, Index, IndexError, KeyRange, Replaced, Visit};
 use crate::AuditError;
 use crate::budget::Budget;
 use crate::page::PageKey;
@@ -502,11 +501,7 @@ impl<K: Key, const LEAF: usize, const INNER: usize> Index for BTree<K, LEAF, INN
         if size_of::<K>() == size_of::<u64>() { "btree" } else { "btree32" }
     }
 
-    fn insert_or_replace(
-        &mut self,
-        key: PageKey,
-        entry: Entry,
-    ) -> Result<Option<Entry>, IndexError> {
+    fn insert_or_replace(&mut self, key: PageKey, entry: Entry) -> Replaced {
         let max = K::MAX.page_key();
         let key = K::new(key).ok_or(IndexError::KeyTooLarge { max })?;
         if self.count == 0 {
@@ -551,12 +546,7 @@ impl<K: Key, const LEAF: usize, const INNER: usize> Index for BTree<K, LEAF, INN
         Some(entry)
     }
 
-    fn take_range(
-        &mut self,
-        range: RangeInclusive<PageKey>,
-        max: usize,
-        taken: &mut dyn FnMut(PageKey, Entry),
-    ) -> usize {
+    fn take_range(&mut self, range: KeyRange, max: usize, taken: Visit<'_>) -> usize {
         let end = K::new(*range.end()).unwrap_or(K::MAX);
         let mut start = K::new(*range.start());
         let mut count = 0;
@@ -592,7 +582,7 @@ impl<K: Key, const LEAF: usize, const INNER: usize> Index for BTree<K, LEAF, INN
         count
     }
 
-    fn for_each(&self, range: RangeInclusive<PageKey>, visit: &mut dyn FnMut(PageKey, Entry)) {
+    fn for_each(&self, range: KeyRange, visit: Visit<'_>) {
         let end = K::new(*range.end()).unwrap_or(K::MAX);
         let mut start = K::new(*range.start()).filter(|_| self.count > 0);
         while let Some(from) = start

@@ -10,7 +10,7 @@ use super::leaf::LEAF_BITS;
 use crate::AuditError;
 use crate::budget::{Budget, GrowError};
 use crate::budgeted_vec::BudgetedVec;
-use crate::index::Entry;
+use crate::index::{Entry, Visit};
 use crate::page::PageKey;
 
 /// A key and its entry; `None` where the slot is free.
@@ -100,7 +100,7 @@ impl Lone {
         &mut self,
         wanted: impl Fn(PageKey) -> bool,
         max: usize,
-        taken: &mut dyn FnMut(PageKey, Entry),
+        taken: Visit<'_>,
     ) -> usize {
         let (mut count, mut looks) = (0, 0);
         let mut number = if self.resume < self.slots.len() { self.resume } else { 0 };

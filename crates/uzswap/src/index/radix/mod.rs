@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub use self::hash::MultiplyHasher;
 use self::leaf::{IsFull, LEAF_BITS, LEAF_PLACES, Leaf, Size};
 use self::lone::Lone;
-use super::{Entry, Index, IndexError};
+use super::{Entry, Index, IndexError, KeyRange, Replaced, Visit};
 use crate::AuditError;
 use crate::budget::Budget;
 use crate::page::PageKey;
@@ -194,7 +194,7 @@ struct Span {
 }
 
 impl Span {
-    fn new(range: &RangeInclusive<PageKey>) -> Span {
+    fn new(range: &KeyRange) -> Span {
         Span { first: split(*range.start()), last: split(*range.end()) }
     }
 
@@ -221,7 +221,7 @@ impl Span {
     }
 
     /// Calls `visit` for each entry of a leaf that is in the span.
-    fn for_each(&self, upper: u64, leaf: &Leaf, visit: &mut dyn FnMut(PageKey, Entry)) {
+    fn for_each(&self, upper: u64, leaf: &Leaf, visit: Visit<'_>) {
         let places = self.places(upper);
         leaf.for_each(|place, entry| {
             if places.contains(&place) {
@@ -333,13 +333,7 @@ impl Radix {
 
     /// Takes entries with these upper bits that are in the span, at most `max`; how many. The count
     /// of all is the caller's to correct. The next batch goes on here.
-    fn take_from(
-        &mut self,
-        upper: u64,
-        span: &Span,
-        max: usize,
-        taken: &mut dyn FnMut(PageKey, Entry),
-    ) -> usize {
+    fn take_from(&mut self, upper: u64, span: &Span, max: usize, taken: Visit<'_>) -> usize {
         self.resume = upper;
         let places = span.places(upper);
         if let Some(leaf) = self.leaves.table.get_mut(&upper) {
@@ -360,12 +354,7 @@ impl Radix {
 
     /// Takes entries of a span that has more values of upper bits than the index, at most `max`;
     /// how many.
-    fn take_from_found(
-        &mut self,
-        span: &Span,
-        max: usize,
-        taken: &mut dyn FnMut(PageKey, Entry),
-    ) -> usize {
+    fn take_from_found(&mut self, span: &Span, max: usize, taken: Visit<'_>) -> usize {
         let mut count = 0;
         // First where the batch before ended, and side by side behind it.
         let resume = Some(self.resume).filter(|upper| span.uppers().contains(upper));
@@ -404,11 +393,7 @@ impl Index for Radix {
         "radix"
     }
 
-    fn insert_or_replace(
-        &mut self,
-        key: PageKey,
-        entry: Entry,
-    ) -> Result<Option<Entry>, IndexError> {
+    fn insert_or_replace(&mut self, key: PageKey, entry: Entry) -> Replaced {
         let (upper, place) = split(key);
         let replaced = match self.leaves.table.get_mut(&upper) {
             Some(leaf) => match leaf.replace(place, entry) {
@@ -448,12 +433,7 @@ impl Index for Radix {
         Some(removed)
     }
 
-    fn take_range(
-        &mut self,
-        range: RangeInclusive<PageKey>,
-        max: usize,
-        taken: &mut dyn FnMut(PageKey, Entry),
-    ) -> usize {
+    fn take_range(&mut self, range: KeyRange, max: usize, taken: Visit<'_>) -> usize {
         let span = Span::new(&range);
         let mut count = 0;
         if span.is_shorter_than(self.uppers()) {
@@ -473,7 +453,7 @@ impl Index for Radix {
         count
     }
 
-    fn for_each(&self, range: RangeInclusive<PageKey>, visit: &mut dyn FnMut(PageKey, Entry)) {
+    fn for_each(&self, range: KeyRange, visit: Visit<'_>) {
         let span = Span::new(&range);
         if !span.is_shorter_than(self.uppers()) {
             for (&upper, leaf) in &self.leaves.table {
