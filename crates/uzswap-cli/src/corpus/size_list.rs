@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use uzswap::compressor::{CompressError, Compressor, Corrupt, OUTPUT_BYTES};
+use uzswap::compressor::{CompressError, Compressor, Corrupt, Output};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::random::mix;
 
@@ -165,7 +165,7 @@ impl Compressor for StripPadding {
         StripPadding::NAME.to_owned()
     }
 
-    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+    fn compress(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
         const LINE: usize = 1 << 6; // 64
         let (lines, _) = page.as_chunks::<LINE>();
         let line = lines.iter().rposition(|line| *line != [PAD; LINE]).unwrap_or(0);
@@ -188,6 +188,7 @@ impl Compressor for StripPadding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uzswap::compressor::OUTPUT_BYTES;
     use uzswap::same_filled::SameFilledCheck;
 
     fn parse(text: &[u8]) -> Result<SizeList, SizesError> {

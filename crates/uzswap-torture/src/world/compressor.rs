@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Point, World, is_pinned};
 use crate::faults::Fault;
 use crate::planted_bugs::PlantedBug;
-use uzswap::compressor::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat};
+use uzswap::compressor::{CompressError, Compressor, Corrupt, ObjectFormat, Output};
 use uzswap::page::{PAGE_SIZE, Page};
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl LyingCompressor {
     fn compress_longer(
         &self,
         page: &Page,
-        out: &mut [u8; OUTPUT_BYTES],
+        out: &mut Output,
         densely: bool,
     ) -> Result<usize, CompressError> {
         self.begin()?;
@@ -73,15 +73,11 @@ impl Compressor for LyingCompressor {
         }
     }
 
-    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+    fn compress(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
         self.compress_longer(page, out, false)
     }
 
-    fn compress_densely(
-        &self,
-        page: &Page,
-        out: &mut [u8; OUTPUT_BYTES],
-    ) -> Result<usize, CompressError> {
+    fn compress_densely(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
         self.compress_longer(page, out, true)
     }
 

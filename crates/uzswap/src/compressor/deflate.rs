@@ -4,11 +4,7 @@ use std::cell::RefCell;
 
 use libdeflater::{CompressionLvl, Compressor as Context, Decompressor};
 
-use super::{
-    CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, UNIT_PAGES_MAX, fitting,
-    restored,
-};
-use crate::page::Page;
+use super::{CompressError, CompressorKind, Corrupt, UnitCompressor, restored};
 
 pub(super) const LEVEL_DEFAULT: i32 = 6;
 
@@ -36,28 +32,12 @@ fn context(level: i32) -> Context {
     Context::new(CompressionLvl::new(level).expect("levels are checked where they are parsed"))
 }
 
-impl Compressor for Deflate {
-    fn name(&self) -> String {
-        super::CompressorKind::Deflate(self.level).to_string()
+impl UnitCompressor for Deflate {
+    fn kind(&self) -> CompressorKind {
+        CompressorKind::Deflate(self.level)
     }
 
-    fn format(&self) -> ObjectFormat {
-        ObjectFormat::Deflate
-    }
-
-    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
-        fitting(self.compress_unit(page, out)?)
-    }
-
-    fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
-        self.decompress_unit(object, page)
-    }
-
-    fn unit_pages_max(&self) -> usize {
-        UNIT_PAGES_MAX
-    }
-
-    fn compress_unit(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
+    fn compress_pages(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
         let made = COMPRESSION.with_borrow_mut(|slot| {
             let (level, compressor) = slot.get_or_insert_with(|| (self.level, context(self.level)));
             if *level != self.level {
@@ -68,7 +48,7 @@ impl Compressor for Deflate {
         made.map_err(|_| CompressError::TooBig) // its only error
     }
 
-    fn decompress_unit(&self, object: &[u8], pages: &mut [u8]) -> Result<(), Corrupt> {
+    fn decompress_pages(&self, object: &[u8], pages: &mut [u8]) -> Result<(), Corrupt> {
         let made =
             DECOMPRESSION.with_borrow_mut(|context| context.deflate_decompress(object, pages));
         restored(made.map_err(|error| Corrupt(format!("deflate: {error}")))?, pages)

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::filter::{Filter, Part, SHUFFLED};
-use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat};
+use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, Output};
 use crate::page::Page;
 
 /// The fast one's.
@@ -86,15 +86,11 @@ impl Compressor for Dual {
         }
     }
 
-    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+    fn compress(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
         self.fast.compress(FAST, page, out)
     }
 
-    fn compress_densely(
-        &self,
-        page: &Page,
-        out: &mut [u8; OUTPUT_BYTES],
-    ) -> Result<usize, CompressError> {
+    fn compress_densely(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
         let dense = self.dense.compress(DENSE, page, out);
         if !self.tries_both() {
             return dense;
@@ -165,11 +161,7 @@ mod tests {
             "counting".to_owned()
         }
 
-        fn compress(
-            &self,
-            page: &Page,
-            out: &mut [u8; OUTPUT_BYTES],
-        ) -> Result<usize, CompressError> {
+        fn compress(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
             self.calls.fetch_add(1, Ordering::Relaxed);
             let bytes = (self.bytes_of)(page);
             if bytes > PAGE_SIZE {

@@ -12,8 +12,8 @@ use uzswap_sys::shuffle::{shuffle, unshuffle};
 
 use super::learned::Learned;
 use super::{
-    CompressError, Compressor, CompressorKind, CompressorNameError, Corrupt, Dual, OUTPUT_BYTES,
-    ObjectFormat,
+    CompressError, Compressor, CompressorKind, CompressorNameError, Corrupt, Dual, ObjectFormat,
+    Output,
 };
 use crate::named_enum::named;
 use crate::page::{PAGE_SIZE, Page};
@@ -155,7 +155,7 @@ impl Part {
         &self,
         tag: u8,
         page: &Page,
-        out: &mut [u8; OUTPUT_BYTES],
+        out: &mut Output,
     ) -> Result<usize, CompressError> {
         let compress: Compress = |compressor, page, out| {
             let out = out.first_chunk_mut().expect("room for a page");
@@ -301,7 +301,7 @@ impl Compressor for Filtered {
         ObjectFormat::Filtered(Box::new(self.part.compressor().format()))
     }
 
-    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+    fn compress(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
         self.part.compress(0, page, out)
     }
 
@@ -341,6 +341,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::compressor::OUTPUT_BYTES;
     use crate::random::SplitMix64;
 
     /// Words that share their upper bytes: the shuffle saves more than half.
@@ -420,11 +421,7 @@ mod tests {
             self.0.name()
         }
 
-        fn compress(
-            &self,
-            page: &Page,
-            out: &mut [u8; OUTPUT_BYTES],
-        ) -> Result<usize, CompressError> {
+        fn compress(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
             self.1.fetch_add(1, Ordering::Relaxed);
             self.0.compress(page, out)
         }

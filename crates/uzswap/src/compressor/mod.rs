@@ -30,6 +30,9 @@ use crate::page::{PAGE_SIZE, Page};
 /// for the end on every byte. A result over [`PAGE_SIZE`] counts as not fitting.
 pub const OUTPUT_BYTES: usize = PAGE_SIZE + PAGE_SIZE / 16 + 64; // 4416
 
+/// That room.
+pub type Output = [u8; OUTPUT_BYTES];
+
 /// The most pages of a unit: 64 KiB.
 pub const UNIT_PAGES_MAX: usize = 16;
 
@@ -49,7 +52,7 @@ pub trait Compressor: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// [`CompressError`]; `out` then holds nothing of use.
-    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError>;
+    fn compress(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError>;
 
     /// The same, for a page that is to take little room, whatever the time: where this is two
     /// compressors ([`Dual`]), by the other one.
@@ -57,11 +60,7 @@ pub trait Compressor: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// As [`Compressor::compress`].
-    fn compress_densely(
-        &self,
-        page: &Page,
-        out: &mut [u8; OUTPUT_BYTES],
-    ) -> Result<usize, CompressError> {
+    fn compress_densely(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
         self.compress(page, out)
     }
 
@@ -111,6 +110,45 @@ pub trait Compressor: Send + Sync + fmt::Debug {
     /// of `pages` is unspecified then.
     fn decompress_unit(&self, _object: &[u8], _pages: &mut [u8]) -> Result<(), Corrupt> {
         Err(Corrupt(format!("{} makes one page at a time", self.name())))
+    }
+}
+
+/// A compressor that makes a unit as it makes a page.
+trait UnitCompressor: Send + Sync + fmt::Debug {
+    fn kind(&self) -> CompressorKind;
+
+    fn compress_pages(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError>;
+
+    fn decompress_pages(&self, object: &[u8], pages: &mut [u8]) -> Result<(), Corrupt>;
+}
+
+impl<C: UnitCompressor> Compressor for C {
+    fn name(&self) -> String {
+        self.kind().to_string()
+    }
+
+    fn format(&self) -> ObjectFormat {
+        self.kind().format()
+    }
+
+    fn compress(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
+        fitting(self.compress_pages(page, out)?)
+    }
+
+    fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
+        self.decompress_pages(object, page)
+    }
+
+    fn unit_pages_max(&self) -> usize {
+        UNIT_PAGES_MAX
+    }
+
+    fn compress_unit(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
+        self.compress_pages(pages, out)
+    }
+
+    fn decompress_unit(&self, object: &[u8], pages: &mut [u8]) -> Result<(), Corrupt> {
+        self.decompress_pages(object, pages)
     }
 }
 

@@ -1,6 +1,6 @@
 //! No compression: measures the cost of the allocators alone.
 
-use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat};
+use super::{CompressError, Compressor, Corrupt, ObjectFormat, Output};
 use crate::page::{PAGE_SIZE, Page};
 
 #[derive(Debug)]
@@ -15,7 +15,7 @@ impl Compressor for NoCompression {
         ObjectFormat::None
     }
 
-    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+    fn compress(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
         out[..PAGE_SIZE].copy_from_slice(page);
         Ok(PAGE_SIZE)
     }

@@ -5,11 +5,7 @@ use std::cell::RefCell;
 
 use zstd_safe::{CCtx, DCtx};
 
-use super::{
-    CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, UNIT_PAGES_MAX, fitting,
-    restored,
-};
-use crate::page::Page;
+use super::{CompressError, CompressorKind, Corrupt, UnitCompressor, restored};
 
 pub(super) const LEVEL_DEFAULT: i32 = 3;
 
@@ -34,33 +30,17 @@ thread_local! {
     static DECOMPRESSION: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
 }
 
-impl Compressor for Zstd {
-    fn name(&self) -> String {
-        super::CompressorKind::Zstd(self.level).to_string()
+impl UnitCompressor for Zstd {
+    fn kind(&self) -> CompressorKind {
+        CompressorKind::Zstd(self.level)
     }
 
-    fn format(&self) -> ObjectFormat {
-        ObjectFormat::Zstd
-    }
-
-    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
-        fitting(self.compress_unit(page, out)?)
-    }
-
-    fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
-        self.decompress_unit(object, page)
-    }
-
-    fn unit_pages_max(&self) -> usize {
-        UNIT_PAGES_MAX
-    }
-
-    fn compress_unit(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
+    fn compress_pages(&self, pages: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
         let made = COMPRESSION.with_borrow_mut(|context| context.compress(out, pages, self.level));
         made.map_err(|code| CompressError::Failed(zstd_safe::get_error_name(code).to_owned()))
     }
 
-    fn decompress_unit(&self, object: &[u8], pages: &mut [u8]) -> Result<(), Corrupt> {
+    fn decompress_pages(&self, object: &[u8], pages: &mut [u8]) -> Result<(), Corrupt> {
         let made = DECOMPRESSION.with_borrow_mut(|context| context.decompress(pages, object));
         let name = |code| Corrupt(format!("zstd: {}", zstd_safe::get_error_name(code)));
         restored(made.map_err(name)?, pages)

@@ -97,7 +97,7 @@ pub use writeback::Shrunk;
 
 use crate::backing::Backing;
 use crate::budget::{Budget, Counted};
-use crate::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
+use crate::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES, Output};
 use crate::index::{Index, IndexError};
 use crate::page::{PAGE_SIZE, Page, PageKey};
 use crate::zpool::{Arena, Zpool, ZpoolError};
@@ -1020,7 +1020,7 @@ impl Scratch {
     }
 
     /// Where a compressor writes to.
-    fn output(&mut self) -> &mut [u8; OUTPUT_BYTES] {
+    fn output(&mut self) -> &mut Output {
         (&mut self.bytes[OBJECT_HEADER_MAX..]).try_into().expect("scratch has both")
     }
 

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Effort;
 use crate::AuditError;
 use crate::backing::{Backing, Block, BlockWrite};
-use crate::compressor::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat};
+use crate::compressor::{CompressError, Compressor, Corrupt, ObjectFormat, Output};
 use crate::page::{PAGE_SIZE, Page};
 use crate::zpool::{Handle, Zpool, ZpoolError, ZpoolStats};
 
@@ -247,7 +247,7 @@ impl Packer {
         &self,
         effort: Effort,
         page: &Page,
-        out: &mut [u8; OUTPUT_BYTES],
+        out: &mut Output,
     ) -> Result<usize, CompressError> {
         let compressed = self.store.call(|| match effort {
             Effort::Fast => self.part.compress(page, out),

@@ -17,7 +17,7 @@ use std::time::Duration;
 use uzswap::AuditError;
 use uzswap::backing::{Backing, Block, BlockWrite, MemoryBacking};
 use uzswap::compressor::{
-    CompressError, Compressor, CompressorKind, Corrupt, Dual, OUTPUT_BYTES, ObjectFormat,
+    CompressError, Compressor, CompressorKind, Corrupt, Dual, OUTPUT_BYTES, ObjectFormat, Output,
 };
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zpool::{Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats};
@@ -149,8 +149,8 @@ impl BadCompressor {
     fn made(
         &self,
         method: Method,
-        out: &mut [u8; OUTPUT_BYTES],
-        make: impl Fn(&mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError>,
+        out: &mut Output,
+        make: impl Fn(&mut Output) -> Result<usize, CompressError>,
     ) -> Result<usize, CompressError> {
         let deed = self.1.follow(method);
         let made = make(out);
@@ -171,15 +171,11 @@ impl Compressor for BadCompressor {
         self.0.format()
     }
 
-    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+    fn compress(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
         self.made(Compress, out, |out| self.0.compress(page, out))
     }
 
-    fn compress_densely(
-        &self,
-        page: &Page,
-        out: &mut [u8; OUTPUT_BYTES],
-    ) -> Result<usize, CompressError> {
+    fn compress_densely(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
         self.made(CompressDensely, out, |out| self.0.compress_densely(page, out))
     }
 
@@ -720,7 +716,7 @@ impl Compressor for Noting {
         self.0.name()
     }
 
-    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+    fn compress(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
         self.1.store(PageKey(1 << 20), page).unwrap();
         self.0.compress(page, out)
     }

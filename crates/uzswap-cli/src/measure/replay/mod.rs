@@ -782,7 +782,7 @@ mod tests {
 
     use super::*;
     use crate::measure::limited_pool::AccessSettings;
-    use uzswap::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
+    use uzswap::compressor::{CompressError, Compressor, CompressorKind, Corrupt, Output};
     use uzswap::zswap::ZswapOptions;
 
     /// Corrupts one byte of the n-th page it restores, or fails there.
@@ -799,11 +799,7 @@ mod tests {
             "liar".to_owned()
         }
 
-        fn compress(
-            &self,
-            page: &Page,
-            out: &mut [u8; OUTPUT_BYTES],
-        ) -> Result<usize, CompressError> {
+        fn compress(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
             self.honest.compress(page, out)
         }
 

@@ -9,7 +9,7 @@ mod encode;
 
 use std::cell::RefCell;
 
-use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, fitting};
+use super::{CompressError, Compressor, Corrupt, ObjectFormat, Output, fitting};
 use crate::page::Page;
 use encode::Dictionary;
 
@@ -49,7 +49,7 @@ impl Compressor for Lzo {
         ObjectFormat::Lzo
     }
 
-    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+    fn compress(&self, page: &Page, out: &mut Output) -> Result<usize, CompressError> {
         let compress = if self.runs { encode::compress::<true> } else { encode::compress::<false> };
         let bytes = DICTIONARY.with_borrow_mut(|dictionary| compress(page, out, dictionary));
         fitting(bytes.ok_or(CompressError::TooBig)?)
