@@ -132,7 +132,7 @@ impl<P: Packing> Zpool for ChunkedPool<P> {
         let freed = P::compact(&self.pages, &self.arena);
         let mut pages = self.pages.write();
         pages.handles.release_if_empty();
-        pages.table.release_if_empty();
+        pages.table.pages.release_if_empty();
         self.compacting.store(false, Ordering::Release);
         freed
     }
@@ -140,9 +140,11 @@ impl<P: Packing> Zpool for ChunkedPool<P> {
     fn stats(&self) -> ZpoolStats {
         let pages = self.pages.read();
         ZpoolStats {
-            pool_pages: pages.table.used(),
+            pool_pages: pages.table.pages.used(),
             objects: pages.handles.used(),
-            metadata_bytes: size_of::<Self>() + pages.handles.bytes() + pages.table.heap_bytes(),
+            metadata_bytes: size_of::<Self>()
+                + pages.handles.bytes()
+                + pages.table.pages.heap_bytes(),
             pages_compacted: pages.compacted,
         }
     }
@@ -157,7 +159,7 @@ impl<P: Packing> Zpool for ChunkedPool<P> {
 impl<P: Packing> Drop for ChunkedPool<P> {
     fn drop(&mut self) {
         // The arena may outlive the pool; its count of used pages must not.
-        for run in self.pages.write().table.take_runs() {
+        for run in self.pages.write().table.pages.take_all() {
             self.arena.free(run);
         }
     }

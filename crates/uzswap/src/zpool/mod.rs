@@ -17,6 +17,7 @@ mod chunked_pool;
 mod handle;
 mod lock;
 mod packed;
+mod table;
 mod z3fold;
 pub mod zblock;
 mod zbud;

@@ -255,7 +255,7 @@ impl Packing for Buddies {
                 let mut pages = pages.write();
                 moved |= pages.sweep(start, &mut emptied);
                 let end = start.saturating_add(SWEEP_PAGES);
-                next = (end < pages.table.id_end()).then_some(end);
+                next = (end < pages.table.pages.id_end()).then_some(end);
                 drop(pages);
                 freed += emptied.len();
                 emptied.drain(..).for_each(|run| arena.free(run));
@@ -267,7 +267,7 @@ impl Packing for Buddies {
     /// Checks T1 to T3.
     fn audit(pages: &Pages<Buddies>) -> Result<(), AuditError> {
         let mut objects = 0;
-        for id in (0..pages.table.id_end()).filter(|&id| pages.table.is_used(id)) {
+        for id in (0..pages.table.pages.id_end()).filter(|&id| pages.table.pages.is_used(id)) {
             objects += pages.audit_page(id).map_err(|error| format!("page {id}: {error}"))?;
         }
         if objects != pages.handles.used() {
@@ -327,11 +327,11 @@ impl Pages<Buddies> {
     /// Packs up to [`SWEEP_PAGES`] pages from `start` on; whether anything moved.
     fn sweep(&mut self, start: PageId, emptied: &mut Vec<PageRun>) -> bool {
         let mut moved = false;
-        for id in start..self.table.id_end().min(start.saturating_add(SWEEP_PAGES)) {
+        for id in start..self.table.pages.id_end().min(start.saturating_add(SWEEP_PAGES)) {
             let buddies = self.table[id];
             // The order of the lists stays as it is where nothing can be won.
             let packable = buddies.movable().is_some() || buddies.middle_target().is_some();
-            if !self.table.is_used(id) || !packable {
+            if !self.table.pages.is_used(id) || !packable {
                 continue;
             }
             self.table.unlink(id);
@@ -498,7 +498,7 @@ mod tests {
     /// Pages in which something could be packed still.
     fn packable(pool: &Z3fold) -> Vec<PageId> {
         let mut pages = pool.pages().write();
-        let used = (0..pages.table.id_end()).filter(|&id| pages.table.is_used(id));
+        let used = (0..pages.table.pages.id_end()).filter(|&id| pages.table.pages.is_used(id));
         let used: Vec<PageId> = used.collect();
         let mut found = Vec::new();
         for id in used {

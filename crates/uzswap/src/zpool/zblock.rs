@@ -32,11 +32,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::arena::Arena;
 use super::handle::{HandleTable, Location};
 use super::lock::{PoolLock, PoolPart};
+use super::table::{Entry, EntryId, NONE, Table};
 use super::zsmalloc::{ClassStats, FULLNESS_GROUPS, SizeClass, fullness_group};
 use super::{Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats, check_object};
 use crate::AuditError;
 use crate::budget::{Budget, GrowError};
-use crate::budgeted_vec::BudgetedVec;
 use crate::page::PAGE_SIZE;
 use uzswap_sys::pages::PageRun;
 
@@ -84,24 +84,13 @@ pub fn place_of(bytes: usize) -> usize {
 const HANDLE_SET: u8 = 216;
 
 /// Number of a block in its type's table.
-type BlockId = u32;
-
-const NONE: u32 = u32::MAX;
+type BlockId = EntryId;
 
 /// The most blocks of a type: a location has 31 bits for the number.
 const BLOCKS_MAX: usize = 1 << 31;
 
-/// One block; 32 bytes.
-#[derive(Debug)]
-struct Block {
-    /// Its host pages; `None` while the entry is vacant.
-    run: Option<PageRun>,
-    /// Neighbours on the list; of a vacant entry, the next vacant one.
-    previous: BlockId,
-    next: BlockId,
-    /// A bit for each slot in use.
-    used: u64,
-}
+/// One block, and a bit for each slot in use; 32 bytes.
+type Block = Entry<PageRun, u64>;
 
 const _: () = assert!(size_of::<Block>() == 32);
 
@@ -110,11 +99,9 @@ const _: () = assert!(size_of::<Block>() == 32);
 struct Blocks {
     shape: SizeClass,
     handles: HandleTable,
-    table: BudgetedVec<Block>,
-    vacant_head: BlockId,
-    count: usize,
-    /// The list of blocks with a free slot.
-    head: BlockId,
+    /// Its list is of the blocks with a free slot.
+    table: Table<PageRun, u64, 1>,
+    /// The end of the list.
     tail: BlockId,
 }
 
@@ -154,7 +141,7 @@ impl Zpool for Zblock {
         check_object(self.name(), object.len(), OBJECT_BYTES_MAX)?;
         let lock = &self.types[place_of(object.len())];
         let mut blocks = lock.write_reserved()?;
-        if blocks.head != NONE {
+        if blocks.table.heads[0] != NONE {
             return Ok(blocks.place(object));
         }
         let pages = blocks.shape.pages;
@@ -170,7 +157,7 @@ impl Zpool for Zblock {
         let blocks = self.blocks_of(handle)?.read();
         let (id, slot) = block_and_slot(blocks.handles.get(handle).ok_or(UnknownHandle(handle))?);
         let start = blocks.start(slot);
-        reader(&blocks.run(id)[start..start + blocks.shape.slot_bytes]);
+        reader(&blocks.table.pages(id)[start..start + blocks.shape.slot_bytes]);
         Ok(())
     }
 
@@ -198,7 +185,7 @@ impl Zpool for Zblock {
         for lock in &self.types {
             let blocks = lock.read();
             stats.objects += blocks.handles.used();
-            stats.metadata_bytes += blocks.handles.bytes() + blocks.table.bytes();
+            stats.metadata_bytes += blocks.handles.bytes() + blocks.table.heap_bytes();
         }
         stats
     }
@@ -213,7 +200,7 @@ impl Zpool for Zblock {
             let blocks = lock.read();
             let shape = &blocks.shape;
             blocks.audit().map_err(|error| format!("type {}: {error}", shape.slot_bytes))?;
-            pages += blocks.count * shape.pages;
+            pages += blocks.table.used() * shape.pages;
         }
         let counted = self.pool_pages.load(Ordering::Relaxed);
         if pages != counted {
@@ -227,7 +214,7 @@ impl Drop for Zblock {
     fn drop(&mut self) {
         // The arena may outlive the pool; its count of used pages must not.
         for lock in &self.types {
-            for run in lock.write().table.drain_from(0).filter_map(|block| block.run) {
+            for run in lock.write().table.take_all() {
                 self.arena.free(run);
             }
         }
@@ -237,10 +224,7 @@ impl Drop for Zblock {
 impl PoolPart for Blocks {
     fn reserve(&mut self) -> Result<(), GrowError> {
         self.handles.reserve()?;
-        if self.vacant_head == NONE {
-            self.table.reserve_one(BLOCKS_MAX)?;
-        }
-        Ok(())
+        self.table.reserve(BLOCKS_MAX).map(drop)
     }
 }
 
@@ -249,10 +233,7 @@ impl Blocks {
         Blocks {
             shape,
             handles: HandleTable::new(HANDLE_SET + shape.index as u8, budget), // below 253
-            table: BudgetedVec::new(budget),
-            vacant_head: NONE,
-            count: 0,
-            head: NONE,
+            table: Table::new(budget),
             tail: NONE,
         }
     }
@@ -267,43 +248,28 @@ impl Blocks {
         HEADER_BYTES + slot as usize * self.shape.slot_bytes
     }
 
-    fn run(&self, id: BlockId) -> &PageRun {
-        self.table[id as usize].run.as_ref().expect("K3: a block in use has pages")
-    }
-
     /// Makes a block of `run`, at the head of the list.
     fn add(&mut self, run: PageRun) {
         debug_assert_eq!(run.page_count(), self.shape.pages);
-        let block = Block { run: Some(run), previous: NONE, next: self.head, used: 0 };
-        let mut id = self.vacant_head;
-        if id == NONE {
-            id = self.table.len() as u32;
-            self.table.push(block);
-        } else {
-            self.vacant_head = self.table[id as usize].next;
-            self.table[id as usize] = block;
+        let id = self.table.add(run, 0);
+        self.table.link(0, id);
+        if self.tail == NONE {
+            self.tail = id;
         }
-        match self.head {
-            NONE => self.tail = id,
-            head => self.table[head as usize].previous = id,
-        }
-        self.head = id;
-        self.count += 1;
     }
 
     /// Copies `object` to the first free slot of the block at the head, which is there.
     fn place(&mut self, object: &[u8]) -> Handle {
-        let id = self.head;
+        let id = self.table.heads[0];
         let full = self.full();
-        let block = &mut self.table[id as usize];
-        let slot = block.used.trailing_ones();
-        block.used |= 1 << slot;
-        if block.used == full {
+        let used = &mut self.table[id];
+        let slot = used.trailing_ones();
+        *used |= 1 << slot;
+        if *used == full {
             self.unlink(id);
         }
         let start = self.start(slot);
-        let run = self.table[id as usize].run.as_mut().expect("K3: a block in use has pages");
-        run[start..start + object.len()].copy_from_slice(object);
+        self.table.pages_mut(id)[start..start + object.len()].copy_from_slice(object);
         self.handles.insert(location(id, slot))
     }
 
@@ -312,18 +278,15 @@ impl Blocks {
     fn remove(&mut self, handle: Handle) -> Option<Option<PageRun>> {
         let (id, slot) = block_and_slot(self.handles.remove(handle)?);
         let full = self.full();
-        let block = &mut self.table[id as usize];
-        let was_full = block.used == full;
-        block.used &= !(1 << slot);
+        let used = &mut self.table[id];
+        let was_full = *used == full;
+        *used &= !(1 << slot);
         if was_full {
             // Each type has two slots or more: it is not empty yet.
             self.append(id);
-        } else if block.used == 0 {
+        } else if *used == 0 {
             self.unlink(id);
-            let block = &mut self.table[id as usize];
-            block.next = std::mem::replace(&mut self.vacant_head, id);
-            self.count -= 1;
-            return Some(block.run.take());
+            return Some(Some(self.table.take(id)));
         }
         Some(None)
     }
@@ -331,48 +294,40 @@ impl Blocks {
     /// Puts a block that is not on the list at its tail.
     fn append(&mut self, id: BlockId) {
         let tail = std::mem::replace(&mut self.tail, id);
-        let block = &mut self.table[id as usize];
+        let block = self.table.entry_mut(id);
         (block.previous, block.next) = (tail, NONE);
         match tail {
-            NONE => self.head = id,
-            tail => self.table[tail as usize].next = id,
+            NONE => self.table.heads[0] = id,
+            tail => self.table.entry_mut(tail).next = id,
         }
     }
 
     /// Takes a block off the list.
     fn unlink(&mut self, id: BlockId) {
-        let Block { previous, next, .. } = self.table[id as usize];
-        match previous {
-            NONE => self.head = next,
-            previous => self.table[previous as usize].next = next,
+        if self.tail == id {
+            self.tail = self.table.entry(id).previous;
         }
-        match next {
-            NONE => self.tail = previous,
-            next => self.table[next as usize].previous = previous,
-        }
+        self.table.unlink(0, id);
     }
 
     /// Gives the tables' memory back if there is no block.
     fn release_if_empty(&mut self) {
         self.handles.release_if_empty();
-        if self.count == 0 {
-            self.table.release();
-            self.vacant_head = NONE;
-        }
+        self.table.release_if_empty();
     }
 
     fn stats(&self) -> ClassStats {
         let SizeClass { pages, slots, .. } = self.shape;
         let mut group_zspages = [0; FULLNESS_GROUPS];
-        for block in self.table.iter().filter(|block| block.run.is_some()) {
-            group_zspages[fullness_group(block.used.count_ones() as usize, slots)] += 1;
+        for (_, _, used) in self.table.iter() {
+            group_zspages[fullness_group(used.count_ones() as usize, slots)] += 1;
         }
         ClassStats {
             class: self.shape,
             group_zspages,
-            slots_allocated: self.count * slots,
+            slots_allocated: self.table.used() * slots,
             slots_used: self.handles.used(),
-            pool_pages: self.count * pages,
+            pool_pages: self.table.used() * pages,
             freeable_pages: 0, // nothing ever moves
         }
     }
@@ -380,7 +335,7 @@ impl Blocks {
     /// Checks K1 to K3.
     fn audit(&self) -> Result<(), AuditError> {
         self.handles.audit()?;
-        let mut named = vec![0u64; self.table.len()];
+        let mut named = vec![0u64; self.table.id_end() as usize];
         for location in self.handles.locations() {
             let (id, slot) = block_and_slot(location);
             match named.get_mut(id as usize) {
@@ -388,13 +343,12 @@ impl Blocks {
                 _ => return Err(format!("K1: slot {slot} of block {id} is named wrongly").into()),
             }
         }
-        let (mut count, mut open) = (0, 0);
-        for (id, (block, &named)) in self.table.iter().zip(&named).enumerate() {
-            let used = if block.run.is_some() { block.used } else { 0 };
+        let mut open = 0;
+        for (id, run, &used) in self.table.iter() {
+            let named = std::mem::take(&mut named[id as usize]);
             if named != used {
                 return Err(format!("K1: block {id} has slots {used:#x}, named {named:#x}").into());
             }
-            let Some(run) = &block.run else { continue };
             if run.page_count() != self.shape.pages {
                 let (pages, wanted) = (run.page_count(), self.shape.pages);
                 return Err(format!("K3: block {id} has {pages} pages, its type {wanted}").into());
@@ -402,43 +356,15 @@ impl Blocks {
             if used == 0 || used & !self.full() != 0 {
                 return Err(format!("K2: block {id} has slots {used:#x}").into());
             }
-            count += 1;
             open += usize::from(used != self.full());
         }
-        if count != self.count {
-            return Err(format!("K3: {count} blocks have pages, {} are counted", self.count).into());
+        if let Some(id) = named.iter().position(|&named| named != 0) {
+            return Err(format!("K1: block {id} has no pages, and is named").into());
         }
-        self.audit_list(open)?;
-        let (mut vacant, mut id) = (0, self.vacant_head);
-        while id != NONE {
-            let block =
-                self.table.get(id as usize).ok_or("K3: the vacant list leaves the table")?;
-            vacant += 1;
-            if block.run.is_some() || vacant > self.table.len() {
-                return Err(format!("K3: entry {id} does not belong on the vacant list").into());
-            }
-            id = block.next;
-        }
-        if vacant + count != self.table.len() {
-            let entries = self.table.len();
-            return Err(format!("K3: {vacant} entries vacant, {count} used of {entries}").into());
-        }
-        Ok(())
-    }
-
-    /// Checks that the list has `open` blocks, each with a free slot.
-    fn audit_list(&self, open: usize) -> Result<(), AuditError> {
-        let (mut listed, mut id, mut previous) = (0, self.head, NONE);
-        while id != NONE {
-            let block = self.table.get(id as usize).ok_or("K2: the list leaves the table")?;
-            // A cycle would show here: its entry point has two predecessors.
-            if block.run.is_none() || block.used == self.full() || block.previous != previous {
-                return Err(format!("K2: block {id} does not belong on the list").into());
-            }
-            listed += 1;
-            (previous, id) = (id, block.next);
-        }
-        if listed != open || self.tail != previous {
+        self.table.audit().map_err(|error| format!("K3: {error}"))?;
+        let walked = self.table.audit_list(0, |&used| used != self.full());
+        let (listed, last) = walked.map_err(|error| format!("K2: {error}"))?;
+        if listed != open || self.tail != last {
             let tail = self.tail;
             return Err(format!("K2: {listed} of {open} blocks listed, tail {tail}").into());
         }
@@ -508,12 +434,12 @@ mod tests {
         let pool = pool();
         let handles = Vec::from_iter((0..6).map(|_| pool.insert(&[7; 2000]).unwrap()));
         let lock = &pool.types[place_of(2000)];
-        assert_eq!((lock.read().head, lock.read().tail), (NONE, NONE));
+        assert_eq!((lock.read().table.heads[0], lock.read().tail), (NONE, NONE));
         for freed in [2, 0, 5] {
             pool.remove(handles[freed]).unwrap();
         }
         for block in [1, 0, 2] {
-            assert_eq!(lock.read().head, block);
+            assert_eq!(lock.read().table.heads[0], block);
             let handle = pool.insert(&[7; 2000]).unwrap();
             assert_eq!(block_and_slot(lock.read().handles.get(handle).unwrap()).0, block);
             pool.audit().unwrap();
@@ -529,7 +455,7 @@ mod tests {
             blocks.reserve().unwrap();
             blocks.add(arena.alloc(1).unwrap());
         }
-        assert_eq!((blocks.head, blocks.tail), (1, 0));
+        assert_eq!((blocks.table.heads[0], blocks.tail), (1, 0));
     }
 
     #[test]
@@ -559,13 +485,13 @@ mod tests {
                     it.handles.reserve().unwrap();
                     it.handles.insert(location(2, 0));
                 },
-                "K1: block 2 has slots 0x0, named 0x1",
+                "K1: block 2 has no pages, and is named",
             ),
-            (|it| it.table[1].used = 3, "K1: block 1 has slots 0x3, named 0x1"),
+            (|it| it.table[1] = 3, "K1: block 1 has slots 0x3, named 0x1"),
             (
                 |it| {
                     it.handles.relocate(2, location(1, 2));
-                    it.table[1].used = 4;
+                    it.table[1] = 4;
                 },
                 "K2: block 1 has slots 0x4",
             ),
@@ -573,23 +499,23 @@ mod tests {
             (
                 |it| {
                     it.handles.remove(handle(2));
-                    it.table[1].used = 0;
+                    it.table[1] = 0;
                 },
                 "K2: block 1 has slots 0x0",
             ),
             (|it| it.shape.pages = 2, "K3: block 0 has 1 pages, its type 2"),
-            (|it| it.count = 3, "K3: 2 blocks have pages, 3 are counted"),
-            (|it| it.head = 9, "K2: the list leaves the table"),
-            (|it| it.head = 0, "K2: block 0 does not belong on the list"),
-            (|it| it.table[1].next = 1, "K2: block 1 does not belong on the list"),
-            (|it| (it.head, it.tail) = (NONE, NONE), "K2: 0 of 1 blocks listed"),
+            (|it| it.table.used = 3, "K3: 2 entries have pages, 3 are counted"),
+            (|it| it.table.heads[0] = 9, "K2: a list leaves the table"),
+            (|it| it.table.heads[0] = 0, "K2: entry 0 does not belong on its list"),
+            (|it| it.table.entry_mut(1).next = 1, "K2: entry 1 does not belong on its list"),
+            (|it| (it.table.heads[0], it.tail) = (NONE, NONE), "K2: 0 of 1 blocks listed"),
             (|it| it.tail = 0, "K2: 1 of 1 blocks listed, tail 0"),
-            (|it| it.vacant_head = 9, "K3: the vacant list leaves the table"),
+            (|it| it.table.vacant_head = 9, "K3: the vacant list leaves the table"),
         ];
         let vacant: [Fault; 3] = [
-            (|it| it.vacant_head = 1, "K3: entry 1 does not belong on the vacant list"),
-            (|it| it.table[2].next = 2, "K3: entry 2 does not belong on the vacant list"),
-            (|it| it.vacant_head = NONE, "K3: 0 entries vacant, 2 used of 3"),
+            (|it| it.table.vacant_head = 1, "K3: entry 1 does not belong on the vacant list"),
+            (|it| it.table.entry_mut(2).next = 2, "K3: entry 2 does not belong on the vacant list"),
+            (|it| it.table.vacant_head = NONE, "K3: 0 entries vacant, 2 used of 3"),
         ];
         for (plant, told) in faults.into_iter().chain(vacant) {
             let pool = pool();

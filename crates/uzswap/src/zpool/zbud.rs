@@ -122,7 +122,7 @@ impl Packing for Buddies {
     /// Checks B1 to B3.
     fn audit(pages: &Pages<Buddies>) -> Result<(), AuditError> {
         let mut objects = 0;
-        for id in (0..pages.table.id_end()).filter(|&id| pages.table.is_used(id)) {
+        for id in (0..pages.table.pages.id_end()).filter(|&id| pages.table.pages.is_used(id)) {
             let Buddies { first, last } = pages.table[id];
             if !(1..=u16::from(FREE_CHUNKS)).contains(&(u16::from(first) + u16::from(last))) {
                 return Err(format!("B1: page {id} has {first} and {last} chunks").into());
@@ -131,11 +131,11 @@ impl Packing for Buddies {
         }
         pages.table.audit(Buddies::list).map_err(|error| format!("B2: {error}"))?;
         // As many handles as objects, and no two name the same: each object has its own.
-        let mut named = vec![0u8; pages.table.id_end() as usize];
+        let mut named = vec![0u8; pages.table.pages.id_end() as usize];
         for location in pages.handles.locations() {
             let (id, end) = page_and_end(location);
             let bit = 1 << end as u8;
-            if !pages.table.is_used(id)
+            if !pages.table.pages.is_used(id)
                 || pages.table[id].place(end).1 == 0
                 || named[id as usize] & bit != 0
             {

@@ -29,11 +29,11 @@ use crate::budgeted_vec::BudgetedVec;
 use crate::page::PAGE_SIZE;
 use crate::zpool::handle::{CELLS_MAX, Handle, HandleTable, Location};
 use crate::zpool::lock::PoolPart;
+use crate::zpool::table::{Entry, EntryId, NONE, Table};
 
 /// Number of a zspage in its class.
-pub(super) type ZspageId = u32;
+pub(super) type ZspageId = EntryId;
 
-const NONE: u32 = u32::MAX;
 /// The free-list end in a slot's word, as its 31 low bits.
 const LAST: u32 = u32::MAX >> 1;
 
@@ -42,14 +42,9 @@ const ZSPAGES_MAX: usize = 1 << 31;
 
 const _: () = assert!(CELLS_MAX - 1 <= (u32::MAX >> 1) as usize); // of a slot's word
 
-/// One zspage; 32 bytes.
+/// What is in a zspage.
 #[derive(Debug)]
-struct Zspage<P> {
-    /// Its host pages; `None` while the entry is vacant.
-    pages: Option<P>,
-    /// Neighbours on the fullness group's list; of a vacant entry, the next vacant one.
-    previous: ZspageId,
-    next: ZspageId,
+struct Slots {
     /// Slots in use.
     used: u16,
     /// Slots from here on were never used: they follow the free list in order.
@@ -57,6 +52,9 @@ struct Zspage<P> {
     /// Head of the list of freed slots.
     free_head: u32,
 }
+
+/// One zspage; 32 bytes. Its list is that of its fullness group.
+type Zspage<P> = Entry<P, Slots>;
 
 const _: () = assert!(size_of::<Zspage<Contiguous>>() == 32);
 
@@ -67,12 +65,9 @@ pub(super) struct ClassPages<P> {
     /// Bytes of the word in front of an object: 8, or 0 where it is kept in `beside`.
     header_bytes: usize,
     handles: HandleTable,
-    zspages: BudgetedVec<Zspage<P>>,
+    zspages: Table<P, Slots, FULLNESS_GROUPS>,
     /// Words of the slots, `class.slots` a zspage, where they are not in the slots.
     beside: BudgetedVec<u32>,
-    vacant_head: ZspageId,
-    zspage_count: usize,
-    heads: [ZspageId; FULLNESS_GROUPS],
     /// Zspages per group.
     group_counts: [usize; FULLNESS_GROUPS],
     /// Slots used to group, so that no insert divides.
@@ -82,11 +77,8 @@ pub(super) struct ClassPages<P> {
 impl<P: ZspagePages> PoolPart for ClassPages<P> {
     fn reserve(&mut self) -> Result<(), GrowError> {
         self.handles.reserve()?;
-        if self.vacant_head == NONE {
-            self.zspages.reserve_one(ZSPAGES_MAX)?;
-            if self.header_bytes == 0 {
-                self.beside.reserve(self.class.slots, usize::MAX)?;
-            }
+        if self.zspages.reserve(ZSPAGES_MAX)? && self.header_bytes == 0 {
+            self.beside.reserve(self.class.slots, usize::MAX)?;
         }
         Ok(())
     }
@@ -105,11 +97,8 @@ impl<P: ZspagePages> ClassPages<P> {
             class,
             header_bytes: if header_in_slot { HANDLE_BYTES } else { 0 },
             handles: HandleTable::new(set, budget),
-            zspages: BudgetedVec::new(budget),
+            zspages: Table::new(budget),
             beside: BudgetedVec::new(budget),
-            vacant_head: NONE,
-            zspage_count: 0,
-            heads: [NONE; FULLNESS_GROUPS],
             group_counts: [0; FULLNESS_GROUPS],
             groups: (0..=class.slots).map(group).collect(),
         }
@@ -124,7 +113,7 @@ impl<P: ZspagePages> ClassPages<P> {
     }
 
     pub(super) fn zspage_count(&self) -> usize {
-        self.zspage_count
+        self.zspages.used()
     }
 
     pub(super) fn group_counts(&self) -> [usize; FULLNESS_GROUPS] {
@@ -141,50 +130,32 @@ impl<P: ZspagePages> ClassPages<P> {
         size_of::<Self>()
             + self.groups.len()
             + self.handles.bytes()
-            + self.zspages.bytes()
-            + self.zspage_count * self.class.pages * P::TABLE_BYTES_A_PAGE
+            + self.zspages.heap_bytes()
+            + self.zspage_count() * self.class.pages * P::TABLE_BYTES_A_PAGE
             + self.beside.bytes()
     }
 
     /// Gives the tables' memory back if the class holds nothing.
     pub(super) fn release_if_empty(&mut self) {
         self.handles.release_if_empty();
-        if self.zspage_count == 0 {
-            self.zspages.release();
+        self.zspages.release_if_empty();
+        if self.zspage_count() == 0 {
             self.beside.release();
-            self.vacant_head = NONE;
         }
     }
 
     /// The zspage that the next object goes to: the fullest that has room.
     pub(super) fn zspage_with_room(&self) -> Option<ZspageId> {
-        self.heads[..FULLNESS_GROUPS - 1].iter().rev().copied().find(|&head| head != NONE)
+        self.zspages.heads[..FULLNESS_GROUPS - 1].iter().rev().copied().find(|&head| head != NONE)
     }
 
     /// Makes a zspage of `pages`. Empty until the caller places an object in it.
     pub(super) fn add_zspage(&mut self, pages: P) -> ZspageId {
         debug_assert_eq!(pages.page_count(), self.class.pages);
-        let zspage = Zspage {
-            pages: Some(pages),
-            previous: NONE,
-            next: NONE,
-            used: 0,
-            untouched: 0,
-            free_head: LAST,
-        };
-        let id = if self.vacant_head == NONE {
-            self.zspages.push(zspage);
-            if self.header_bytes == 0 {
-                self.beside.resize(self.zspages.len() * self.class.slots, 0);
-            }
-            self.zspages.len() as u32 - 1
-        } else {
-            let id = self.vacant_head;
-            self.vacant_head = self.zspages[id as usize].next;
-            self.zspages[id as usize] = zspage;
-            id
-        };
-        self.zspage_count += 1;
+        let id = self.zspages.add(pages, Slots { used: 0, untouched: 0, free_head: LAST });
+        if self.header_bytes == 0 {
+            self.beside.resize(self.zspages.id_end() as usize * self.class.slots, 0);
+        }
         self.link(id);
         id
     }
@@ -197,7 +168,8 @@ impl<P: ZspagePages> ClassPages<P> {
         let handle = self.handles.insert(location(id, slot));
         self.set_word(id, slot, handle.cell() << 1 | 1);
         let room = self.room(slot);
-        self.pages_mut(id)
+        self.zspages
+            .pages_mut(id)
             .write(room, WriteMode::WriteOnly, |room| room[..object.len()].copy_from_slice(object));
         handle
     }
@@ -213,7 +185,7 @@ impl<P: ZspagePages> ClassPages<P> {
     #[inline]
     pub(super) fn read<R>(&self, handle: Handle, reader: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let (id, slot) = zspage_and_slot(self.handles.get(handle)?);
-        Some(self.pages(id).read(self.room(slot), reader))
+        Some(self.zspages.pages(id).read(self.room(slot), reader))
     }
 
     /// As [`ClassPages::read`], to change the object.
@@ -226,7 +198,7 @@ impl<P: ZspagePages> ClassPages<P> {
     ) -> Option<R> {
         let (id, slot) = zspage_and_slot(self.handles.get(handle)?);
         let room = self.room(slot);
-        Some(self.pages_mut(id).write(room, mode, writer))
+        Some(self.zspages.pages_mut(id).write(room, mode, writer))
     }
 
     /// Whether the slot of an object is in two pages; `None` where the handle names none.
@@ -242,7 +214,7 @@ impl<P: ZspagePages> ClassPages<P> {
         let (id, slot) = zspage_and_slot(self.handles.remove(handle)?);
         let listed = self.group(id);
         self.push_slot(id, slot);
-        if self.zspages[id as usize].used > 0 {
+        if self.zspages[id].used > 0 {
             self.relist(id, listed);
             return Some(None);
         }
@@ -252,9 +224,9 @@ impl<P: ZspagePages> ClassPages<P> {
 
     /// Pops a free slot: the last freed first, then those never used. Leaves the lists alone.
     fn pop_slot(&mut self, id: ZspageId) -> u32 {
-        let free_head = self.zspages[id as usize].free_head;
+        let free_head = self.zspages[id].free_head;
         let next = if free_head == LAST { LAST } else { self.word(id, free_head) >> 1 };
-        let zspage = &mut self.zspages[id as usize];
+        let zspage = &mut self.zspages[id];
         debug_assert!(usize::from(zspage.used) < self.class.slots);
         zspage.used += 1;
         zspage.free_head = next;
@@ -267,9 +239,9 @@ impl<P: ZspagePages> ClassPages<P> {
 
     /// Pushes a slot on the free list. Leaves the group lists alone.
     fn push_slot(&mut self, id: ZspageId, slot: u32) {
-        let free_head = self.zspages[id as usize].free_head;
+        let free_head = self.zspages[id].free_head;
         self.set_word(id, slot, free_head << 1);
-        let zspage = &mut self.zspages[id as usize];
+        let zspage = &mut self.zspages[id];
         zspage.free_head = slot;
         zspage.used -= 1;
     }
@@ -283,56 +255,35 @@ impl<P: ZspagePages> ClassPages<P> {
     }
 
     fn group(&self, id: ZspageId) -> usize {
-        usize::from(self.groups[usize::from(self.zspages[id as usize].used)])
+        self.group_of(&self.zspages[id])
+    }
+
+    fn group_of(&self, slots: &Slots) -> usize {
+        usize::from(self.groups[usize::from(slots.used)])
     }
 
     /// Puts a zspage at the head of its group's list.
     fn link(&mut self, id: ZspageId) {
         let group = self.group(id);
-        let head = std::mem::replace(&mut self.heads[group], id);
-        let zspage = &mut self.zspages[id as usize];
-        zspage.previous = NONE;
-        zspage.next = head;
-        if head != NONE {
-            self.zspages[head as usize].previous = id;
-        }
+        self.zspages.link(group, id);
         self.group_counts[group] += 1;
     }
 
     /// Takes a zspage off the list of `group`.
     fn unlink(&mut self, id: ZspageId, group: usize) {
-        let Zspage { previous, next, .. } = self.zspages[id as usize];
-        match previous {
-            NONE => self.heads[group] = next,
-            previous => self.zspages[previous as usize].next = next,
-        }
-        if next != NONE {
-            self.zspages[next as usize].previous = previous;
-        }
+        self.zspages.unlink(group, id);
         self.group_counts[group] -= 1;
     }
 
     /// Takes the pages out of an empty, unlinked zspage.
     fn vacate(&mut self, id: ZspageId) -> P {
-        let zspage = &mut self.zspages[id as usize];
-        debug_assert_eq!(zspage.used, 0);
-        zspage.next = self.vacant_head;
-        self.vacant_head = id;
-        self.zspage_count -= 1;
-        zspage.pages.take().expect("a zspage in use has pages")
+        debug_assert_eq!(self.zspages[id].used, 0);
+        self.zspages.take(id)
     }
 
     /// Takes the pages of every zspage, leaving the class unusable: the pool is going away.
     pub(super) fn take_pages(&mut self) -> impl Iterator<Item = P> {
-        self.zspages.drain_from(0).filter_map(|zspage| zspage.pages)
-    }
-
-    fn pages(&self, id: ZspageId) -> &P {
-        self.zspages[id as usize].pages.as_ref().expect("a zspage in use has pages")
-    }
-
-    fn pages_mut(&mut self, id: ZspageId) -> &mut P {
-        self.zspages[id as usize].pages.as_mut().expect("a zspage in use has pages")
+        self.zspages.take_all()
     }
 
     /// The low half of a slot's word; the high half is not used.
@@ -341,7 +292,8 @@ impl<P: ZspagePages> ClassPages<P> {
             return self.beside[id as usize * self.class.slots + slot as usize];
         }
         let start = slot as usize * self.class.slot_bytes;
-        let word = self.pages(id).piece(start).first_chunk().expect("a slot has room for a word");
+        let word =
+            self.zspages.pages(id).piece(start).first_chunk().expect("a slot has room for a word");
         u64::from_ne_bytes(*word) as u32
     }
 
@@ -351,7 +303,8 @@ impl<P: ZspagePages> ClassPages<P> {
             return;
         }
         let start = slot as usize * self.class.slot_bytes;
-        let place = self.pages_mut(id).piece_mut(start).first_chunk_mut().expect("room for a word");
+        let place =
+            self.zspages.pages_mut(id).piece_mut(start).first_chunk_mut().expect("room for a word");
         *place = u64::from(word).to_ne_bytes();
     }
 
@@ -371,7 +324,7 @@ impl<P: ZspagePages> ClassPages<P> {
             self.unlink(source, self.group(source));
             self.move_objects(source, destination);
             moved = true;
-            if self.zspages[source as usize].used == 0 {
+            if self.zspages[source].used == 0 {
                 emptied.push(self.vacate(source));
             } else {
                 self.link(source);
@@ -382,18 +335,18 @@ impl<P: ZspagePages> ClassPages<P> {
     }
 
     fn emptiest_zspage(&self) -> Option<ZspageId> {
-        self.heads[..FULLNESS_GROUPS - 1].iter().copied().find(|&head| head != NONE)
+        self.zspages.heads[..FULLNESS_GROUPS - 1].iter().copied().find(|&head| head != NONE)
     }
 
     fn is_full(&self, id: ZspageId) -> bool {
-        usize::from(self.zspages[id as usize].used) == self.class.slots
+        usize::from(self.zspages[id].used) == self.class.slots
     }
 
     /// Moves objects, lowest slot first, until the source is empty or the destination full. Both
     /// are off their lists.
     fn move_objects(&mut self, source: ZspageId, destination: ZspageId) {
-        for from in 0..u32::from(self.zspages[source as usize].untouched) {
-            if self.zspages[source as usize].used == 0 || self.is_full(destination) {
+        for from in 0..u32::from(self.zspages[source].untouched) {
+            if self.zspages[source].used == 0 || self.is_full(destination) {
                 break;
             }
             let word = self.word(source, from);
@@ -410,11 +363,7 @@ impl<P: ZspagePages> ClassPages<P> {
 
     fn copy_slot(&mut self, from: (ZspageId, u32), to: (ZspageId, u32)) {
         let bytes = self.class.slot_bytes;
-        let both = [from.0 as usize, to.0 as usize];
-        let [source, destination] =
-            self.zspages.get_disjoint_mut(both).expect("a zspage is not its own source");
-        let source = source.pages.as_ref().expect("a source has pages");
-        let destination = destination.pages.as_mut().expect("a destination has pages");
+        let [source, destination] = self.zspages.pair_mut(from.0, to.0);
         let (from, to) = (from.1 as usize * bytes, to.1 as usize * bytes);
         let mut copied = 0;
         while copied < bytes {
@@ -428,47 +377,23 @@ impl<P: ZspagePages> ClassPages<P> {
     /// Checks Z1 to Z3 for every zspage of the class.
     pub(super) fn audit(&self) -> Result<(), AuditError> {
         self.handles.audit()?;
-        let mut vacant = 0;
         let mut used = 0;
-        for id in 0..self.zspages.len() as u32 {
-            if self.zspages[id as usize].pages.is_none() {
-                vacant += 1;
-                continue;
-            }
+        for (id, _, slots) in self.zspages.iter() {
             self.audit_zspage(id).map_err(|error| format!("zspage {id}: {error}"))?;
-            used += usize::from(self.zspages[id as usize].used);
+            used += usize::from(slots.used);
         }
         // Each slot in use has a handle that leads to it: of as many handles, each leads to one.
         if used != self.objects() {
             return Err(format!("{used} slots in use for {} handles", self.objects()).into());
         }
-        let (mut listed, mut id) = (0, self.vacant_head);
-        while id != NONE {
-            let zspage = self.zspages.get(id as usize).ok_or("the vacant list leaves the table")?;
-            listed += 1;
-            if zspage.pages.is_some() || listed > vacant {
-                return Err(format!("entry {id} does not belong on the vacant list").into());
-            }
-            id = zspage.next;
-        }
-        if listed != vacant {
-            return Err(format!("{vacant} vacant entries, {listed} on their list").into());
-        }
-        if self.zspages.len() - vacant != self.zspage_count {
-            return Err(format!(
-                "{} zspages have pages, {} are counted",
-                self.zspages.len() - vacant,
-                self.zspage_count
-            )
-            .into());
-        }
+        self.zspages.audit()?;
         self.audit_lists()
     }
 
     fn audit_zspage(&self, id: ZspageId) -> Result<(), AuditError> {
-        let zspage = &self.zspages[id as usize];
+        let zspage = &self.zspages[id];
         let slots = self.class.slots;
-        let pages = self.pages(id).page_count();
+        let pages = self.zspages.pages(id).page_count();
         if pages != self.class.pages {
             return Err(format!("it has {pages} pages, its class {}", self.class.pages).into());
         }
@@ -509,26 +434,15 @@ impl<P: ZspagePages> ClassPages<P> {
     }
 
     fn audit_lists(&self) -> Result<(), AuditError> {
-        for (group, &head) in self.heads.iter().enumerate() {
-            let (mut id, mut previous, mut count) = (head, NONE, 0);
-            while id != NONE {
-                let zspage = &self.zspages[id as usize];
-                if zspage.pages.is_none() || self.group(id) != group || zspage.previous != previous
-                {
-                    return Err(format!("Z3: zspage {id} does not belong on list {group}").into());
-                }
-                count += 1;
-                (previous, id) = (id, zspage.next);
-            }
-            if count != self.group_counts[group] {
-                return Err(format!(
-                    "Z3: list {group} has {count} zspages, {} counted",
-                    self.group_counts[group]
-                )
-                .into());
+        for group in 0..FULLNESS_GROUPS {
+            let walked = self.zspages.audit_list(group, |slots| self.group_of(slots) == group);
+            let (count, _) = walked.map_err(|error| format!("Z3: list {group}: {error}"))?;
+            let counted = self.group_counts[group];
+            if count != counted {
+                return Err(format!("Z3: list {group} has {count}, {counted} counted").into());
             }
         }
-        if self.group_counts.iter().sum::<usize>() != self.zspage_count {
+        if self.group_counts.iter().sum::<usize>() != self.zspage_count() {
             return Err("Z3: a zspage is on no list".into());
         }
         Ok(())
@@ -597,20 +511,26 @@ mod tests {
                 },
                 "3 slots in use for 4 handles",
             ),
-            (|pages| pages.vacant_head = 9, "the vacant list leaves the table"),
-            (|pages| pages.vacant_head = 1, "entry 1 does not belong on the vacant list"),
-            (|pages| pages.zspages[2].next = 2, "entry 2 does not belong on the vacant list"),
-            (|pages| pages.vacant_head = NONE, "1 vacant entries, 0 on their list"),
-            (|pages| pages.zspage_count = 3, "2 zspages have pages, 3 are counted"),
-            (|pages| pages.heads.swap(3, 5), "Z3: zspage 0 does not belong on list 3"),
-            (|pages| pages.zspages[1].previous = 0, "Z3: zspage 1 does not belong on list 3"),
+            (|pages| pages.zspages.vacant_head = 9, "the vacant list leaves the table"),
+            (|pages| pages.zspages.vacant_head = 1, "entry 1 does not belong on the vacant list"),
             (
-                |pages| (pages.zspages[2].used, pages.heads[3]) = (1, 2),
-                "Z3: zspage 2 does not belong on list 3",
+                |pages| pages.zspages.entry_mut(2).next = 2,
+                "entry 2 does not belong on the vacant list",
             ),
-            (|pages| pages.group_counts[3] = 2, "Z3: list 3 has 1 zspages, 2 counted"),
+            (|pages| pages.zspages.vacant_head = NONE, "0 entries vacant, 2 used of 3"),
+            (|pages| pages.zspages.used = 3, "2 entries have pages, 3 are counted"),
+            (|pages| pages.zspages.heads.swap(3, 5), "Z3: list 3: entry 0 does not belong"),
             (
-                |pages| (pages.heads[3], pages.group_counts[3]) = (NONE, 0),
+                |pages| pages.zspages.entry_mut(1).previous = 0,
+                "Z3: list 3: entry 1 does not belong",
+            ),
+            (
+                |pages| (pages.zspages[2].used, pages.zspages.heads[3]) = (1, 2),
+                "Z3: list 3: entry 2 does not belong",
+            ),
+            (|pages| pages.group_counts[3] = 2, "Z3: list 3 has 1, 2 counted"),
+            (
+                |pages| (pages.zspages.heads[3], pages.group_counts[3]) = (NONE, 0),
                 "Z3: a zspage is on no list",
             ),
         ];
