@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::cgroup_tree::{children, kill_all};
 use super::change::Change;
 use super::error::KernelSwapError;
-use super::journal::{ChangeId, Journal};
+use super::journal::{Changes, Journal};
 use super::kernel_files::{Figures, number_of, unescaped, write_setting};
 
 const PAGE: u64 = 4096;
@@ -97,7 +97,8 @@ pub(super) struct MemoryCgroup {
     stat: Figures,
     usage: Figures,
     limit: File,
-    journal: Option<(Journal, Vec<ChangeId>)>,
+    /// Those that made it.
+    changes: Option<Changes>,
 }
 
 /// Where memory cgroups are made.
@@ -155,29 +156,21 @@ impl MemoryCgroup {
         let hierarchy = Hierarchy::find(root)
             .map_err(|error| KernelSwapError::kernel("read /proc/mounts", error))?
             .ok_or(KernelSwapError::NoMemoryCgroup)?;
-        let mut changes = Vec::new();
-        let undo_on_error = |changes: &[ChangeId], error| {
-            journal.undo(changes);
-            error
-        };
+        let mut changes = Changes::new(journal);
         if hierarchy.version == Version::V2 {
-            changes.extend(enable_memory(&hierarchy.folder, journal)?);
+            enable_memory(&hierarchy.folder, &mut changes)?;
             let setting = root.join("proc/sys/vm/swappiness");
-            let set = first_taken(&SWAPPINESS, |text| journal.set(&setting, text));
-            changes.extend(set.map_err(|error| undo_on_error(&changes, error))?);
+            first_taken(&SWAPPINESS, |text| changes.set(&setting, text))?;
         }
         let folder = hierarchy.folder.join(format!("uzswap-{}", journal.unique_name()));
-        let made = journal.make(Change::Cgroup { folder: folder.clone() }, || {
+        changes.make(Change::Cgroup { folder: folder.clone() }, || {
             fs::create_dir(&folder).map_err(|error| {
                 KernelSwapError::on("make cgroup", &folder, error)
                     .advise("the cgroup hierarchy must be writable; in most containers it is not")
             })
-        });
-        let (id, ()) = made.map_err(|error| undo_on_error(&changes, error))?;
-        changes.push(id);
-        let opened = MemoryCgroup::open(folder, hierarchy.version);
-        let mut cgroup = opened.map_err(|error| undo_on_error(&changes, error))?;
-        cgroup.journal = Some((journal.clone(), changes));
+        })?;
+        let mut cgroup = MemoryCgroup::open(folder, hierarchy.version)?;
+        cgroup.changes = Some(changes);
         if cgroup.version == Version::V1 {
             let setting = cgroup.folder.join("memory.swappiness");
             first_taken(&SWAPPINESS, |text| {
@@ -197,7 +190,7 @@ impl MemoryCgroup {
         let path = folder.join(version.limit_file());
         let limit = File::options().write(true).open(&path);
         let limit = limit.map_err(|error| KernelSwapError::on("open", &path, error))?;
-        Ok(MemoryCgroup { folder, version, stat, usage, limit, journal: None })
+        Ok(MemoryCgroup { folder, version, stat, usage, limit, changes: None })
     }
 
     /// Its folder: what `uzswap in-cgroup` takes.
@@ -305,36 +298,21 @@ impl MemoryCgroup {
     ///
     /// [`KernelSwapError::NotUndone`]; it stays in the journal.
     pub(super) fn remove(mut self) -> Result<(), KernelSwapError> {
-        self.undo().checked().map(drop)
-    }
-
-    fn undo(&mut self) -> super::Restored {
-        match self.journal.take() {
-            Some((journal, changes)) => journal.undo(&changes),
-            None => super::Restored::default(),
-        }
-    }
-}
-
-impl Drop for MemoryCgroup {
-    fn drop(&mut self) {
-        // A failed undo stays in the journal, which reports it when it is dropped.
-        self.undo();
+        let undone = self.changes.take().map(|mut changes| changes.undo());
+        undone.unwrap_or_default().checked().map(drop)
     }
 }
 
 /// Tries values, until one is taken.
-fn first_taken<T>(
+fn first_taken(
     values: &[&str],
-    mut set: impl FnMut(&str) -> Result<T, KernelSwapError>,
-) -> Result<T, KernelSwapError> {
+    mut set: impl FnMut(&str) -> Result<(), KernelSwapError>,
+) -> Result<(), KernelSwapError> {
     let (last, others) = values.split_last().expect("there is one");
-    for value in others {
-        if let Ok(set) = set(value) {
-            return Ok(set);
-        }
+    match others.iter().any(|value| set(value).is_ok()) {
+        true => Ok(()),
+        false => set(last),
     }
-    set(last)
 }
 
 /// Whether it was done; errors that say that memory could not be reclaimed are none.
@@ -354,23 +332,22 @@ fn tolerate(result: io::Result<()>) -> io::Result<bool> {
 }
 
 /// Of version 2: gives children of a cgroup the memory controller, if they do not have it.
-fn enable_memory(folder: &Path, journal: &Journal) -> Result<Option<ChangeId>, KernelSwapError> {
+fn enable_memory(folder: &Path, changes: &mut Changes) -> Result<(), KernelSwapError> {
     let path = folder.join("cgroup.subtree_control");
     let enabled =
         fs::read_to_string(&path).map_err(|error| KernelSwapError::on("read", &path, error))?;
     if has_memory(&enabled) {
-        return Ok(None);
+        return Ok(());
     }
     let change = Change::Controller { cgroup: folder.to_owned(), children: children(folder) };
-    let (id, ()) = journal.make(change, || {
+    changes.make(change, || {
         write_setting(&path, "+memory").map_err(|error| {
             KernelSwapError::on("enable the memory controller in", &path, error).advise(
                 "EBUSY: a cgroup with processes of its own cannot enable controllers for \
                          children",
             )
         })
-    })?;
-    Ok(Some(id))
+    })
 }
 
 #[cfg(test)]
@@ -463,7 +440,9 @@ mod tests {
         let root = machine("cpu memory\n");
         let journals = private_folder();
         let journal = Journal::open_in(journals.path()).unwrap();
-        assert_eq!(enable_memory(&root.path().join("sys/fs/cgroup"), &journal).unwrap(), None);
+        let folder = root.path().join("sys/fs/cgroup");
+        enable_memory(&folder, &mut Changes::new(&journal)).unwrap();
+        assert_eq!(fs::read_to_string(journal.path()).unwrap().lines().count(), 1); // its header
     }
 
     #[test]

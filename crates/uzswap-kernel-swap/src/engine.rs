@@ -9,10 +9,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::device::{
-    Area, Changes, SwapBacking, check_size, make_file, make_loop, make_zram, turn_on,
-    zram_compressors,
+    Area, SwapBacking, check_size, make_file, make_loop, make_zram, turn_on, zram_compressors,
 };
-use super::journal::Journal;
+use super::journal::{Changes, Journal};
 use super::kernel_files::{Figures, number_of, read_setting, swap_areas};
 use super::swap_header::PAGE;
 use super::{KernelSwapError, Restored};

@@ -276,6 +276,46 @@ impl Journal {
     }
 }
 
+/// Changes that are undone when this is dropped.
+#[derive(Debug)]
+pub(super) struct Changes {
+    pub(super) journal: Journal,
+    pub(super) made: Vec<ChangeId>,
+}
+
+impl Changes {
+    pub(super) fn new(journal: &Journal) -> Changes {
+        Changes { journal: journal.clone(), made: Vec::new() }
+    }
+
+    pub(super) fn make<T>(
+        &mut self,
+        change: Change,
+        make: impl FnOnce() -> Result<T, KernelSwapError>,
+    ) -> Result<T, KernelSwapError> {
+        let (id, made) = self.journal.make(change, make)?;
+        self.made.push(id);
+        Ok(made)
+    }
+
+    pub(super) fn set(&mut self, path: &Path, text: &str) -> Result<(), KernelSwapError> {
+        self.made.extend(self.journal.set(path, text)?);
+        Ok(())
+    }
+
+    /// Undoes them, the last one first.
+    pub(super) fn undo(&mut self) -> Restored {
+        self.journal.undo(&std::mem::take(&mut self.made))
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        // A failed undo stays in the journal, which reports it when it is dropped.
+        self.undo();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::log::private_folder as folder;
