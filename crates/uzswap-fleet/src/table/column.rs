@@ -2,8 +2,7 @@
 
 use std::cell::Cell;
 
-use parquet::basic::Type as Physical;
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::column::reader::ColumnReader;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::Result as ParquetResult;
 use parquet::file::writer::SerializedColumnWriter;
@@ -23,24 +22,54 @@ pub struct ColumnType {
     pub is_optional: bool,
     /// The column in the language of Parquet's schemas, around its name.
     pub(super) message: (&'static str, &'static str),
-    pub(super) physical: Physical,
     /// The highest definition and repetition level.
     pub(super) levels: (i16, i16),
+}
+
+impl ColumnType {
+    /// One with a value in each row.
+    const fn plain(sql: &'static str, message: (&'static str, &'static str)) -> ColumnType {
+        ColumnType { sql, is_optional: false, message, levels: (0, 0) }
+    }
 }
 
 /// A type of values that a column may have.
 pub(crate) trait Field: Sized {
     const TYPE: ColumnType;
 
-    fn write<'a>(
-        values: impl Iterator<Item = &'a Self>,
-        column: &mut SerializedColumnWriter<'_>,
-    ) -> ParquetResult<()>
-    where
-        Self: 'a;
+    /// What a file has of one.
+    type Stored: DataType;
 
-    /// As many values as rows; or why there are not.
-    fn read(column: ColumnReader, rows: usize, budget: &Budget) -> Result<Vec<Self>, String>;
+    /// Appends the value of a row.
+    fn put(&self, column: &mut Leveled<Self::Stored>);
+
+    /// The values of the rows; or why there are none.
+    fn rows(column: Leveled<Self::Stored>, budget: &Budget) -> Result<Vec<Self>, String>;
+}
+
+/// A type with one stored value a row.
+pub(crate) trait Plain: Sized {
+    const TYPE: ColumnType;
+
+    type Stored: DataType;
+
+    fn stored(&self) -> <Self::Stored as DataType>::T;
+
+    fn of(stored: <Self::Stored as DataType>::T, budget: &Budget) -> Result<Self, String>;
+}
+
+impl<P: Plain> Field for P {
+    const TYPE: ColumnType = P::TYPE;
+
+    type Stored = P::Stored;
+
+    fn put(&self, column: &mut Leveled<P::Stored>) {
+        column.values.push(self.stored());
+    }
+
+    fn rows(column: Leveled<P::Stored>, budget: &Budget) -> Result<Vec<P>, String> {
+        column.values.into_iter().map(|stored| P::of(stored, budget)).collect()
+    }
 }
 
 /// The memory that a file may still take.
@@ -70,19 +99,40 @@ impl Budget {
 pub struct Micros(pub i64);
 
 /// Values of a column, with the levels that place them in rows.
-struct Leveled<T> {
+pub(crate) struct Leveled<D: DataType> {
     definitions: Vec<i16>,
     repetitions: Vec<i16>,
-    values: Vec<T>,
+    values: Vec<D::T>,
 }
 
-/// Decodes a column of so many rows.
-fn decode<T: DataType>(
-    mut reader: ColumnReaderImpl<T>,
+impl<D: DataType> Leveled<D> {
+    fn new() -> Leveled<D> {
+        Leveled { definitions: Vec::new(), repetitions: Vec::new(), values: Vec::new() }
+    }
+}
+
+/// Writes the values of all rows.
+pub(super) fn write<'a, F: Field + 'a>(
+    values: impl Iterator<Item = &'a F>,
+    column: &mut SerializedColumnWriter<'_>,
+) -> ParquetResult<()> {
+    let mut all = Leveled::new();
+    values.for_each(|value| value.put(&mut all));
+    let Leveled { definitions, repetitions, values } = all;
+    let definitions = (F::TYPE.levels.0 > 0).then_some(&definitions[..]);
+    let repetitions = (F::TYPE.levels.1 > 0).then_some(&repetitions[..]);
+    column.typed::<F::Stored>().write_batch(&values, definitions, repetitions).map(drop)
+}
+
+/// As many values as rows; or why there are not. The caller has checked the physical type.
+pub(super) fn read<F: Field>(
+    column: ColumnReader,
     rows: usize,
     budget: &Budget,
-) -> Result<Leveled<T::T>, String> {
-    let mut all = Leveled { definitions: Vec::new(), repetitions: Vec::new(), values: Vec::new() };
+) -> Result<Vec<F>, String> {
+    let reader = F::Stored::get_column_reader(column);
+    let mut reader = reader.ok_or("it has another physical type")?;
+    let mut all = Leveled::<F::Stored>::new();
     let mut read = 0;
     while read < rows {
         let (records, values, levels) = reader
@@ -96,50 +146,28 @@ fn decode<T: DataType>(
         if records == 0 {
             return Err(format!("it ends after {read} of {rows} rows"));
         }
-        budget.take(values, size_of::<T::T>())?;
+        budget.take(values, size_of::<<F::Stored as DataType>::T>())?;
         budget.take(levels, 2 * size_of::<i16>())?;
         read += records;
     }
-    Ok(all)
-}
-
-/// The reader of a column with this physical type; the caller has checked it.
-macro_rules! reader {
-    ($column:expr, $variant:ident) => {
-        match $column {
-            ColumnReader::$variant(reader) => reader,
-            _ => return Err("it has another physical type".to_owned()),
-        }
-    };
-}
-
-fn exactly<T>(values: Vec<T>, rows: usize) -> Result<Vec<T>, String> {
+    let values = F::rows(all, budget)?;
     let count = values.len();
     (count == rows).then_some(values).ok_or_else(|| format!("it has {count} of {rows} values"))
 }
 
 const UNSIGNED: &str = "(INTEGER(64,false));";
 
-impl Field for u64 {
-    const TYPE: ColumnType = ColumnType {
-        sql: "UBIGINT",
-        is_optional: false,
-        message: ("required int64", UNSIGNED),
-        physical: Physical::INT64,
-        levels: (0, 0),
-    };
+impl Plain for u64 {
+    const TYPE: ColumnType = ColumnType::plain("UBIGINT", ("required int64", UNSIGNED));
 
-    fn write<'a>(
-        values: impl Iterator<Item = &'a u64>,
-        column: &mut SerializedColumnWriter<'_>,
-    ) -> ParquetResult<()> {
-        let values: Vec<i64> = values.map(|value| value.cast_signed()).collect();
-        column.typed::<Int64Type>().write_batch(&values, None, None).map(drop)
+    type Stored = Int64Type;
+
+    fn stored(&self) -> i64 {
+        self.cast_signed()
     }
 
-    fn read(column: ColumnReader, rows: usize, budget: &Budget) -> Result<Vec<u64>, String> {
-        let read = decode(reader!(column, Int64ColumnReader), rows, budget)?;
-        exactly(read.values.into_iter().map(i64::cast_unsigned).collect(), rows)
+    fn of(stored: i64, _: &Budget) -> Result<u64, String> {
+        Ok(stored.cast_unsigned())
     }
 }
 
@@ -151,31 +179,21 @@ impl Field for Option<u64> {
         ..<u64 as Field>::TYPE
     };
 
-    fn write<'a>(
-        values: impl Iterator<Item = &'a Option<u64>>,
-        column: &mut SerializedColumnWriter<'_>,
-    ) -> ParquetResult<()> {
-        let (mut levels, mut there) = (Vec::new(), Vec::new());
-        for value in values {
-            levels.push(i16::from(value.is_some()));
-            there.extend(value.map(u64::cast_signed));
-        }
-        column.typed::<Int64Type>().write_batch(&there, Some(&levels), None).map(drop)
+    type Stored = Int64Type;
+
+    fn put(&self, column: &mut Leveled<Int64Type>) {
+        column.definitions.push(i16::from(self.is_some()));
+        column.values.extend(self.map(u64::cast_signed));
     }
 
-    fn read(
-        column: ColumnReader,
-        rows: usize,
-        budget: &Budget,
-    ) -> Result<Vec<Option<u64>>, String> {
-        let read = decode(reader!(column, Int64ColumnReader), rows, budget)?;
-        let mut there = read.values.into_iter();
+    fn rows(column: Leveled<Int64Type>, _: &Budget) -> Result<Vec<Option<u64>>, String> {
+        let mut there = column.values.into_iter();
         let value = |level| match level {
             1 => there.next().map(|value| Some(value.cast_unsigned())),
             _ => Some(None),
         };
-        let values: Option<Vec<_>> = read.definitions.into_iter().map(value).collect();
-        exactly(values.ok_or("it has fewer values than it says")?, rows)
+        let values: Option<Vec<_>> = column.definitions.into_iter().map(value).collect();
+        values.ok_or_else(|| "it has fewer values than it says".to_owned())
     }
 }
 
@@ -187,31 +205,24 @@ impl Field for Vec<u64> {
             "required group",
             "(LIST) { repeated group list { required int64 element (INTEGER(64,false)); } }",
         ),
-        physical: Physical::INT64,
         levels: (1, 1),
     };
 
-    fn write<'a>(
-        values: impl Iterator<Item = &'a Vec<u64>>,
-        column: &mut SerializedColumnWriter<'_>,
-    ) -> ParquetResult<()> {
-        let (mut definitions, mut repetitions, mut elements) = (Vec::new(), Vec::new(), Vec::new());
-        for list in values {
-            // A list without elements has one entry of levels, and no value.
-            definitions.extend(std::iter::repeat_n(i16::from(!list.is_empty()), list.len().max(1)));
-            repetitions.push(0);
-            repetitions.extend(std::iter::repeat_n(1, list.len().saturating_sub(1)));
-            elements.extend(list.iter().map(|element| element.cast_signed()));
-        }
-        let column = column.typed::<Int64Type>();
-        column.write_batch(&elements, Some(&definitions), Some(&repetitions)).map(drop)
+    type Stored = Int64Type;
+
+    fn put(&self, column: &mut Leveled<Int64Type>) {
+        // A list without elements has one entry of levels, and no value.
+        let (definition, levels) = (i16::from(!self.is_empty()), self.len().max(1));
+        column.definitions.extend(std::iter::repeat_n(definition, levels));
+        column.repetitions.push(0);
+        column.repetitions.extend(std::iter::repeat_n(1, levels - 1));
+        column.values.extend(self.iter().map(|element| element.cast_signed()));
     }
 
-    fn read(column: ColumnReader, rows: usize, budget: &Budget) -> Result<Vec<Vec<u64>>, String> {
-        let read = decode(reader!(column, Int64ColumnReader), rows, budget)?;
-        let mut elements = read.values.into_iter();
+    fn rows(column: Leveled<Int64Type>, budget: &Budget) -> Result<Vec<Vec<u64>>, String> {
+        let mut elements = column.values.into_iter();
         let mut lists: Vec<Vec<u64>> = Vec::new();
-        for (definition, repetition) in read.definitions.into_iter().zip(read.repetitions) {
+        for (definition, repetition) in column.definitions.into_iter().zip(column.repetitions) {
             if repetition == 0 {
                 lists.push(Vec::new());
             }
@@ -225,99 +236,65 @@ impl Field for Vec<u64> {
                 }
             }
         }
-        exactly(lists, rows)
+        Ok(lists)
     }
 }
 
-impl Field for f64 {
-    const TYPE: ColumnType = ColumnType {
-        sql: "DOUBLE",
-        is_optional: false,
-        message: ("required double", ";"),
-        physical: Physical::DOUBLE,
-        levels: (0, 0),
-    };
+impl Plain for f64 {
+    const TYPE: ColumnType = ColumnType::plain("DOUBLE", ("required double", ";"));
 
-    fn write<'a>(
-        values: impl Iterator<Item = &'a f64>,
-        column: &mut SerializedColumnWriter<'_>,
-    ) -> ParquetResult<()> {
-        let values: Vec<f64> = values.copied().collect();
-        column.typed::<DoubleType>().write_batch(&values, None, None).map(drop)
+    type Stored = DoubleType;
+
+    fn stored(&self) -> f64 {
+        *self
     }
 
-    fn read(column: ColumnReader, rows: usize, budget: &Budget) -> Result<Vec<f64>, String> {
-        exactly(decode(reader!(column, DoubleColumnReader), rows, budget)?.values, rows)
+    fn of(stored: f64, _: &Budget) -> Result<f64, String> {
+        Ok(stored)
     }
 }
 
-impl Field for bool {
-    const TYPE: ColumnType = ColumnType {
-        sql: "BOOLEAN",
-        is_optional: false,
-        message: ("required boolean", ";"),
-        physical: Physical::BOOLEAN,
-        levels: (0, 0),
-    };
+impl Plain for bool {
+    const TYPE: ColumnType = ColumnType::plain("BOOLEAN", ("required boolean", ";"));
 
-    fn write<'a>(
-        values: impl Iterator<Item = &'a bool>,
-        column: &mut SerializedColumnWriter<'_>,
-    ) -> ParquetResult<()> {
-        let values: Vec<bool> = values.copied().collect();
-        column.typed::<BoolType>().write_batch(&values, None, None).map(drop)
+    type Stored = BoolType;
+
+    fn stored(&self) -> bool {
+        *self
     }
 
-    fn read(column: ColumnReader, rows: usize, budget: &Budget) -> Result<Vec<bool>, String> {
-        exactly(decode(reader!(column, BoolColumnReader), rows, budget)?.values, rows)
+    fn of(stored: bool, _: &Budget) -> Result<bool, String> {
+        Ok(stored)
     }
 }
 
-impl Field for String {
-    const TYPE: ColumnType = ColumnType {
-        sql: "VARCHAR",
-        is_optional: false,
-        message: ("required binary", "(STRING);"),
-        physical: Physical::BYTE_ARRAY,
-        levels: (0, 0),
-    };
+impl Plain for String {
+    const TYPE: ColumnType = ColumnType::plain("VARCHAR", ("required binary", "(STRING);"));
 
-    fn write<'a>(
-        values: impl Iterator<Item = &'a String>,
-        column: &mut SerializedColumnWriter<'_>,
-    ) -> ParquetResult<()> {
-        let values: Vec<ByteArray> = values.map(|text| text.as_str().into()).collect();
-        column.typed::<ByteArrayType>().write_batch(&values, None, None).map(drop)
+    type Stored = ByteArrayType;
+
+    fn stored(&self) -> ByteArray {
+        self.as_str().into()
     }
 
-    fn read(column: ColumnReader, rows: usize, budget: &Budget) -> Result<Vec<String>, String> {
-        let read = decode(reader!(column, ByteArrayColumnReader), rows, budget)?;
-        let text = |bytes: ByteArray| {
-            // A short text may stand in each row, and another byte may become three.
-            budget.take(bytes.len(), 3)?;
-            Ok(String::from_utf8_lossy(bytes.data()).into_owned())
-        };
-        exactly(read.values.into_iter().map(text).collect::<Result<_, String>>()?, rows)
+    fn of(stored: ByteArray, budget: &Budget) -> Result<String, String> {
+        // A short text may stand in each row, and another byte may become three.
+        budget.take(stored.len(), 3)?;
+        Ok(String::from_utf8_lossy(stored.data()).into_owned())
     }
 }
 
-impl Field for Micros {
-    const TYPE: ColumnType = ColumnType {
-        sql: "TIMESTAMPTZ",
-        message: ("required int64", "(TIMESTAMP(MICROS,true));"),
-        ..<u64 as Field>::TYPE
-    };
+impl Plain for Micros {
+    const TYPE: ColumnType =
+        ColumnType::plain("TIMESTAMPTZ", ("required int64", "(TIMESTAMP(MICROS,true));"));
 
-    fn write<'a>(
-        values: impl Iterator<Item = &'a Micros>,
-        column: &mut SerializedColumnWriter<'_>,
-    ) -> ParquetResult<()> {
-        let values: Vec<i64> = values.map(|moment| moment.0).collect();
-        column.typed::<Int64Type>().write_batch(&values, None, None).map(drop)
+    type Stored = Int64Type;
+
+    fn stored(&self) -> i64 {
+        self.0
     }
 
-    fn read(column: ColumnReader, rows: usize, budget: &Budget) -> Result<Vec<Micros>, String> {
-        let read = decode(reader!(column, Int64ColumnReader), rows, budget)?;
-        exactly(read.values.into_iter().map(Micros).collect(), rows)
+    fn of(stored: i64, _: &Budget) -> Result<Micros, String> {
+        Ok(Micros(stored))
     }
 }

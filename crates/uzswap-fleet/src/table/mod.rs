@@ -20,7 +20,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parquet::basic::{Compression, ZstdLevel};
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::column::reader::get_column_reader;
+use parquet::data_type::DataType;
 use parquet::errors::Result as ParquetResult;
 use parquet::file::metadata::{ParquetMetaDataReader, RowGroupMetaData};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
@@ -76,7 +77,7 @@ impl Group<'_> {
     ) -> ParquetResult<()> {
         let mut column: SerializedColumnWriter<'_> =
             self.0.next_column()?.expect("a file has the columns of its table");
-        T::write(values, &mut column)?;
+        column::write(values, &mut column)?;
         column.close()
     }
 }
@@ -107,7 +108,7 @@ impl GroupReader<'_> {
         };
         let (about, expected) = (schema.column(leaf), T::TYPE);
         let levels = (about.max_def_level(), about.max_rep_level());
-        if about.physical_type() != expected.physical || levels != expected.levels {
+        if about.physical_type() != T::Stored::get_physical_type() || levels != expected.levels {
             let null = if expected.is_optional { "" } else { " NOT NULL" };
             return Err(wrong(format!("its type is not {}{null}", expected.sql)));
         }
@@ -115,22 +116,7 @@ impl GroupReader<'_> {
             if expected.levels.1 > 0 { self.rows.saturating_mul(LIST_MAX) } else { self.rows };
         let pages = BoundedPages::new(self.file.clone(), self.group.column(leaf), most);
         let pages = Box::new(pages.map_err(|error| wrong(error.to_string()))?);
-        T::read(typed(expected, about, pages), self.rows, self.budget).map_err(wrong)
-    }
-}
-
-/// The reader of a column of this type.
-fn typed(
-    expected: ColumnType,
-    about: parquet::schema::types::ColumnDescPtr,
-    pages: Box<BoundedPages>,
-) -> ColumnReader {
-    use parquet::basic::Type::{BOOLEAN, BYTE_ARRAY, DOUBLE};
-    match expected.physical {
-        BOOLEAN => ColumnReader::BoolColumnReader(ColumnReaderImpl::new(about, pages)),
-        BYTE_ARRAY => ColumnReader::ByteArrayColumnReader(ColumnReaderImpl::new(about, pages)),
-        DOUBLE => ColumnReader::DoubleColumnReader(ColumnReaderImpl::new(about, pages)),
-        _ => ColumnReader::Int64ColumnReader(ColumnReaderImpl::new(about, pages)),
+        column::read(get_column_reader(about, pages), self.rows, self.budget).map_err(wrong)
     }
 }
 
