@@ -2,7 +2,9 @@
 
 use comfy_table::Table;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use super::csv::{Field, named};
 use super::format::{
     Screen, counted, fact, fitted, listed, mib, nanoseconds, once_each, section, share, thousands,
     wrapped,
@@ -244,7 +246,7 @@ fn writebacks(all: &[Row<'_>]) -> Table {
 }
 
 /// The names and values of the columns that a run has with a limit.
-pub(super) fn fields(findings: &Findings, run: usize) -> Vec<(&'static str, String)> {
+pub(super) fn fields(findings: &Findings, document: &Value, run: usize) -> Vec<Field> {
     let (Some(limit), Some(access)) = (findings.parts.limit, &findings.access) else {
         return Vec::new();
     };
@@ -252,27 +254,21 @@ pub(super) fn fields(findings: &Findings, run: usize) -> Vec<(&'static str, Stri
         MaxPool::None => String::new(),
         MaxPool::Bytes(bytes) => bytes.to_string(),
     };
+    let one = |name: &str, value: String| (name.to_owned(), value);
+    let mut fields = vec![one("max_pool_bytes", max_pool)];
+    fields.extend(named(&document["limit"], run, "lru,written_as,when_full,shrinker"));
+    fields.push(one("pool_hit_share", format!("{:.6}", access.pool_hit_share_by_run[run])));
+    fields.push(one("accesses_per_s", format!("{:.0}", access.accesses_per_s[run])));
+    fields.extend(named(&document["access"], run, COUNTS));
     let store = access.store_ns_by_run[run];
-    vec![
-        ("max_pool_bytes", max_pool),
-        ("lru", limit.lru.to_string()),
-        ("written_as", limit.written_as.to_string()),
-        ("when_full", limit.when_full.to_string()),
-        ("shrinker", limit.shrinker.to_string()),
-        ("pool_hit_share", format!("{:.6}", access.pool_hit_share_by_run[run])),
-        ("accesses_per_s", format!("{:.0}", access.accesses_per_s[run])),
-        ("refused_pages", access.refused_pages[run].to_string()),
-        ("refused_stores", access.refused_stores[run].to_string()),
-        ("written_back_pages", access.written_back_pages[run].to_string()),
-        ("dropped_clean_pages", access.dropped_clean_pages[run].to_string()),
-        ("written_through_pages", access.written_through_pages[run].to_string()),
-        ("promoted_pages", access.promoted_pages[run].to_string()),
-        ("written_bytes", access.written_bytes[run].to_string()),
-        ("writeback_s", format!("{:.6}", access.writeback_s[run])),
-        ("access_store_ns_p50", store.p50.to_string()),
-        ("access_store_ns_p99", store.p99.to_string()),
-    ]
+    fields.push(one("access_store_ns_p50", store.p50.to_string()));
+    fields.push(one("access_store_ns_p99", store.p99.to_string()));
+    fields
 }
+
+/// What the CSV has of each run.
+const COUNTS: &str = "refused_pages,refused_stores,written_back_pages,dropped_clean_pages,\
+     written_through_pages,promoted_pages,written_bytes,writeback_s";
 
 /// Findings of the accesses, for combinations with the same compressor.
 pub(super) fn sentences(all: &[&Findings], compressor: &str) -> Vec<String> {

@@ -9,10 +9,16 @@ use crate::measure::live::{
     Failure, LiveCommand, LiveExperiment, LiveLimit, LiveResults, SmallestLimit,
 };
 use crate::measure::live::{LiveParts, LiveRun};
+use crate::report::csv::cell;
 use crate::report::{Conclusions, Difference, Envelope, Schema, Screen, mean};
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::LatencyCounts;
 use uzswap_pager::RunSample;
+
+/// The columns of the CSV that are fields of a run.
+const COLUMNS: &str = "real_s,user_s,sys_s,engine_cpu_s,peak_bytes,resident_peak_bytes,\
+     pool_peak_bytes,pool_peak_pages,metadata_peak_bytes,stored_pages,loaded_pages,refused_pages,\
+     freed_pages";
 
 /// A study's findings. Its JSON form is what `--json` prints.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -251,34 +257,17 @@ impl LiveReport {
 
     /// One row a run, under a header line.
     pub fn to_csv(&self) -> String {
-        let mut text = "label,run,real_s,user_s,sys_s,engine_cpu_s,peak_bytes,resident_peak_bytes,\
-                        pool_peak_bytes,pool_peak_pages,metadata_peak_bytes,stored_pages,\
-                        loaded_pages,refused_pages,freed_pages,free_ms\n"
-            .to_owned();
+        let mut rows = vec![format!("label,run,{COLUMNS},free_ms")];
         for findings in &self.combinations {
             for (at, run) in findings.runs.iter().enumerate() {
-                text += &format!(
-                    "{},{},{:.6},{:.6},{:.6},{:.6},{},{},{},{},{},{},{},{},{},{}\n",
-                    findings.label,
-                    at + 1,
-                    run.real_s,
-                    run.user_s,
-                    run.sys_s,
-                    run.engine_cpu_s,
-                    run.peak_bytes,
-                    run.resident_peak_bytes,
-                    run.pool_peak_bytes,
-                    run.pool_peak_pages,
-                    run.metadata_peak_bytes,
-                    run.stored_pages,
-                    run.loaded_pages,
-                    run.refused_pages,
-                    run.freed_pages.map_or(String::new(), |pages| pages.to_string()),
-                    run.free_ms.map_or(String::new(), |ms| format!("{ms:.3}")),
-                );
+                let document = serde_json::to_value(run).expect("numbers and texts");
+                let mut cells = vec![findings.label.clone(), (at + 1).to_string()];
+                cells.extend(COLUMNS.split(',').map(|name| cell(&document[name])));
+                cells.push(run.free_ms.map_or(String::new(), |ms| format!("{ms:.3}")));
+                rows.push(cells.join(","));
             }
         }
-        text
+        rows.join("\n") + "\n"
     }
 
     /// For a terminal.
