@@ -5,14 +5,13 @@
 //! neither replaced by its writer nor taken.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use super::checks::{self, Refused, Totals, check_load_error};
 use super::faults::{Fault, Struck};
-use super::history::panic_text;
+use super::history::caught;
 use super::pages::Identity;
 use super::plan::{Dice, Plan};
 use super::snapshots;
@@ -250,7 +249,7 @@ impl Run {
 
     /// Everything is taken out, by several keys at a time, and must leave nothing.
     fn check_end(&self, mut totals: Totals, start: usize) -> Result<(), String> {
-        let checked = catch_unwind(AssertUnwindSafe(|| {
+        caught(|| {
             self.zswap().audit()?;
             let rotten = self.world.fired(Fault::ObjectRot);
             checks::check_figures(&self.plan, &self.zswap(), &totals, None, rotten)?;
@@ -260,8 +259,7 @@ impl Run {
             // A tenant that comes while others end has a new number.
             let tenants = self.plan.parents.len() + 1 + self.threads;
             checks::check_empty(&self.plan, &self.zswap(), start, tenants)
-        }));
-        checked.unwrap_or_else(|panic| Err(panic_text(&*panic)))?;
+        })?;
         self.world.take_violation().map_or(Ok(()), Err)
     }
 }
@@ -274,8 +272,7 @@ impl Worker<'_> {
                 if self.run.stop.load(Ordering::Relaxed) {
                     break;
                 }
-                let done = catch_unwind(AssertUnwindSafe(|| self.step(number)));
-                if let Err(what) = done.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
+                if let Err(what) = caught(|| self.step(number)) {
                     self.run.fail(format!("thread {}: {what}", self.number));
                 }
             }
@@ -325,8 +322,7 @@ impl Worker<'_> {
         if run.stop.load(Ordering::Relaxed) {
             return;
         }
-        let went_on = catch_unwind(AssertUnwindSafe(|| run.go_on()));
-        match went_on.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
+        match caught(|| run.go_on()) {
             Ok(answer) => *lock(&run.tally).entry(answer).or_default() += 1,
             Err(what) => run.fail(what),
         }

@@ -324,10 +324,9 @@ impl Stage {
                     limits.extend(now);
                 });
             }
-            let done = catch_unwind(AssertUnwindSafe(|| self.perform(operation, false)));
+            let done = caught(|| self.perform(operation, false));
             self.world.settle();
-            done.unwrap_or_else(|panic| Err(panic_text(&*panic)))
-                .map_err(|what| (operation, what))?;
+            done.map_err(|what| (operation, what))?;
             if let Some(failure) = lock(&self.model).failure.take() {
                 return Err(failure);
             }
@@ -369,8 +368,7 @@ impl Stage {
     }
 
     fn audit(&self) -> Result<(), String> {
-        catch_unwind(AssertUnwindSafe(|| self.zswap().audit().map_err(String::from)))
-            .unwrap_or_else(|panic| Err(panic_text(&*panic)))
+        caught(|| self.zswap().audit().map_err(String::from))
     }
 
     /// Checks the figures.
@@ -521,8 +519,7 @@ impl Stage {
         {
             return;
         }
-        let done = catch_unwind(AssertUnwindSafe(|| self.perform(operation, true)));
-        if let Err(what) = done.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
+        if let Err(what) = caught(|| self.perform(operation, true)) {
             lock(&self.model).failure.get_or_insert((operation, format!("meanwhile: {what}")));
         }
     }
@@ -868,9 +865,11 @@ fn lost(now: Option<Kept>) -> String {
     }
 }
 
-/// What a panic says.
-pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("a panic: {}", text.unwrap_or("of another kind"))
+/// What the work comes to, a panic included.
+pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("a panic: {}", text.unwrap_or("of another kind")))
+    })
 }
