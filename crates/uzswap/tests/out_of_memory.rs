@@ -10,6 +10,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 
 use uzswap::index::btree::BTree;
 use uzswap::index::{Entry, Index, IndexError, IndexKind};
@@ -207,7 +208,7 @@ fn grow_and_shrink(mut index: Box<dyn Index>) -> usize {
 
 #[test]
 fn an_index_without_memory_refuses_an_entry_and_changes_nothing() {
-    let tiny = || Box::new(BTree::<u64, 3, 3>::new()) as Box<dyn Index>;
+    let tiny = || Box::new(BTree::<u64, 3, 3>::on(&Arc::default())) as Box<dyn Index>;
     for index in IndexKind::ALL.map(IndexKind::build).into_iter().chain([tiny()]) {
         let name = index.name();
         let refused = grow_and_shrink(index);

@@ -34,11 +34,6 @@ fn node_bytes(nodes: usize) -> u64 {
 }
 
 impl RbTree {
-    /// An empty index, bounded by the machine alone.
-    pub fn new() -> RbTree {
-        RbTree::on(&Arc::default())
-    }
-
     /// An empty index whose memory is charged to `budget`.
     pub fn on(budget: &Arc<Budget>) -> RbTree {
         let budget = Arc::clone(budget);
@@ -57,12 +52,6 @@ impl RbTree {
             self.budget.uncharge_metadata(node_bytes(self.charged_nodes - kept));
             self.charged_nodes = kept;
         }
-    }
-}
-
-impl Default for RbTree {
-    fn default() -> Self {
-        RbTree::new()
     }
 }
 

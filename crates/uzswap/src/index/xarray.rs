@@ -102,11 +102,6 @@ pub struct XArray {
 }
 
 impl XArray {
-    /// An empty index, bounded by the machine alone.
-    pub fn new() -> XArray {
-        XArray::on(&Arc::default())
-    }
-
     /// An empty index whose memory is charged to `budget`.
     pub fn on(budget: &Arc<Budget>) -> XArray {
         XArray { nodes: NodeArena::new(budget), root: 0, levels: 0, count: 0 }
@@ -277,12 +272,6 @@ impl XArray {
     }
 }
 
-impl Default for XArray {
-    fn default() -> Self {
-        XArray::new()
-    }
-}
-
 impl fmt::Debug for XArray {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("XArray")
@@ -446,7 +435,7 @@ mod tests {
             let low = (0..lowest).map(|n| n << WAY_BITS);
             let levels = (2..LEVELS_MAX as u32).map(|level| 1 << (level * WAY_BITS));
             let others = (1..100).map(|n| n << 30 | n << 8);
-            let mut index = XArray::new();
+            let mut index = XArray::on(&Arc::default());
             for key in low.chain(levels).chain(others) {
                 assert_eq!(index.insert_or_replace(PageKey(key), Entry(NonZeroU64::MIN)), Ok(None));
                 // Their table takes less than a chunk.

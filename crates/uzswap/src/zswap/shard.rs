@@ -599,7 +599,7 @@ impl Keeping {
 mod tests {
     use super::*;
     use crate::backing::Location;
-    use crate::index::radix::Radix;
+    use crate::index::IndexKind;
     use crate::zpool::Handle;
     use crate::zswap::parts::StoreId;
     use crate::zswap::tenant::Tenants;
@@ -607,7 +607,7 @@ mod tests {
 
     #[test]
     fn a_range_has_the_shards_of_its_keys_once_each() {
-        let shards = Shards::new(64, 1, &Arc::default(), || Box::new(Radix::new()), None);
+        let shards = Shards::new(64, 1, &Arc::default(), || IndexKind::Radix.build(), None);
         let region = |n: u64| n << REGION_BITS;
         for (start, end, expected) in [
             (7, 7, 1),
@@ -629,10 +629,10 @@ mod tests {
     #[test]
     fn shards_take_memory_each_with_its_index() {
         let bytes = |count| {
-            let shards = Shards::new(count, 1, &Arc::default(), || Box::new(Radix::new()), None);
+            let shards = Shards::new(count, 1, &Arc::default(), || IndexKind::Radix.build(), None);
             shards.bytes()
         };
-        assert_eq!(bytes(1), size_of::<ShardLock>() + Radix::new().bytes());
+        assert_eq!(bytes(1), size_of::<ShardLock>() + IndexKind::Radix.build().bytes());
         assert_eq!(bytes(64), 64 * bytes(1));
     }
 
@@ -640,7 +640,7 @@ mod tests {
     fn a_staged_page_is_taken_once_and_only_as_it_was_staged() {
         let order = Arc::new(Order::new(Tenants::new(StoreId::new(), 1)));
         let records = Some((Lru::Plain, order));
-        let shards = Shards::new(1, 1, &Arc::default(), || Box::new(Radix::new()), records);
+        let shards = Shards::new(1, 1, &Arc::default(), || IndexKind::Radix.build(), records);
         let key = PageKey(7);
         let mut shard = shards.of(key).lock();
         let handle = Handle::from_bits(1);
@@ -662,7 +662,7 @@ mod tests {
     fn as_many_copies_are_given_up_as_are_asked_for() {
         let order = Arc::new(Order::new(Tenants::new(StoreId::new(), 1)));
         let records = Some((Lru::Plain, order));
-        let shards = Shards::new(1, 1, &Arc::default(), || Box::new(Radix::new()), records);
+        let shards = Shards::new(1, 1, &Arc::default(), || IndexKind::Radix.build(), records);
         let mut shard = shards.of(PageKey(0)).lock();
         for number in 0..5 {
             let at = Location::new(number, 0).unwrap();
@@ -690,7 +690,7 @@ mod tests {
         order.tenants.charge(tenant, held.content.compressed_bytes()).unwrap();
         order.tenants.begin_removal(removed).unwrap().begin();
         let records = Some((Lru::Plain, order));
-        let shards = Shards::new(1, 1, &Arc::default(), || Box::new(Radix::new()), records);
+        let shards = Shards::new(1, 1, &Arc::default(), || IndexKind::Radix.build(), records);
         let mut shard = shards.of(PageKey(7)).lock();
         shard.put(PageKey(7), held).unwrap();
         assert_eq!(shard.get(PageKey(7)).unwrap().1.tenant, TenantNumber::ROOT);

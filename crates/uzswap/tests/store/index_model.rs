@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 
 use uzswap::index::btree::BTree;
 use uzswap::index::{Entry, Index, IndexError, IndexKind};
@@ -156,11 +157,11 @@ impl Modelled {
 
 /// Trees of nodes so small that a few keys make several levels.
 const TINY: [fn() -> Box<dyn Index>; 5] = [
-    || Box::new(BTree::<u64, 2, 3>::new()),
-    || Box::new(BTree::<u64, 3, 3>::new()),
-    || Box::new(BTree::<u32, 3, 4>::new()),
-    || Box::new(BTree::<u64, 4, 4>::new()),
-    || Box::new(BTree::<u64, 5, 7>::new()),
+    || Box::new(BTree::<u64, 2, 3>::on(&Arc::default())),
+    || Box::new(BTree::<u64, 3, 3>::on(&Arc::default())),
+    || Box::new(BTree::<u32, 3, 4>::on(&Arc::default())),
+    || Box::new(BTree::<u64, 4, 4>::on(&Arc::default())),
+    || Box::new(BTree::<u64, 5, 7>::on(&Arc::default())),
 ];
 
 /// Where the keys of a history lie, all up to `max`.

@@ -397,7 +397,7 @@ fn doubles(incompressible: Incompressible) -> Doubles {
     let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
     let index_full = Arc::clone(&full);
     let index = |_: &Arc<Budget>| -> Box<dyn Index> {
-        Box::new(FullIndex { full: Arc::clone(&index_full), inner: Radix::new() })
+        Box::new(FullIndex { full: Arc::clone(&index_full), inner: Radix::on(&Arc::default()) })
     };
     let parts = ZswapParts { arena, zpool, compressor: Box::new(faulty), backing: None };
     let zswap = Zswap::from_parts(options, parts, index).unwrap();
@@ -716,7 +716,8 @@ fn hooked() -> (Arc<Zswap>, Arc<Hook>, Arc<Hook>) {
     let compressor = options.compressor.build();
     let compressor = Box::new(Hooked { inner: compressor, hook: Arc::clone(&in_decompress) });
     let parts = ZswapParts { arena, zpool, compressor, backing: None };
-    let zswap = Zswap::from_parts(options, parts, |_| Box::new(Radix::new())).unwrap();
+    let zswap =
+        Zswap::from_parts(options, parts, |_| Box::new(Radix::on(&Arc::default()))).unwrap();
     (Arc::new(zswap), before_pin, in_decompress)
 }
 

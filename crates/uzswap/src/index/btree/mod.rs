@@ -95,11 +95,6 @@ impl<K: Key, const LEAF: usize, const INNER: usize> BTree<K, LEAF, INNER> {
     const LEAF_LOW: usize = LEAF / 2;
     const INNER_LOW: usize = if INNER >= 4 { INNER / 2 } else { 2 };
 
-    /// An empty index, bounded by the machine alone.
-    pub fn new() -> Self {
-        BTree::on(&Arc::default())
-    }
-
     /// An empty index whose memory is charged to `budget`.
     pub fn on(budget: &Arc<Budget>) -> Self {
         let (leaves, inners) = (NodeArena::new(budget), NodeArena::new(budget));
@@ -481,12 +476,6 @@ fn unlink<K: Key, const INNER: usize>(parent: &mut Inner<K, INNER>, place: usize
     (left, right)
 }
 
-impl<K: Key, const LEAF: usize, const INNER: usize> Default for BTree<K, LEAF, INNER> {
-    fn default() -> Self {
-        BTree::new()
-    }
-}
-
 impl<K, const LEAF: usize, const INNER: usize> fmt::Debug for BTree<K, LEAF, INNER> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BTree")
@@ -683,7 +672,7 @@ mod tests {
     fn filled<const LEAF: usize, const INNER: usize>(
         keys: impl Iterator<Item = u64>,
     ) -> BTree<u64, LEAF, INNER> {
-        let mut tree = BTree::new();
+        let mut tree = BTree::on(&Arc::default());
         keys.for_each(|key| insert(&mut tree, key));
         tree
     }

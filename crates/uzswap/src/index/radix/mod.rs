@@ -232,11 +232,6 @@ impl Span {
 }
 
 impl Radix {
-    /// An empty index, bounded by the machine alone.
-    pub fn new() -> Radix {
-        Radix::on(&Arc::default())
-    }
-
     /// An empty index whose memory is charged to `budget`.
     pub fn on(budget: &Arc<Budget>) -> Radix {
         Radix { leaves: Leaves::new(budget), lone: Lone::new(budget), count: 0, resume: 0 }
@@ -382,12 +377,6 @@ impl Radix {
     }
 }
 
-impl Default for Radix {
-    fn default() -> Self {
-        Radix::new()
-    }
-}
-
 impl Index for Radix {
     fn name(&self) -> &'static str {
         "radix"
@@ -518,7 +507,7 @@ mod tests {
     use super::*;
 
     fn filled(keys: impl Iterator<Item = u64>) -> Radix {
-        let mut radix = Radix::new();
+        let mut radix = Radix::on(&Arc::default());
         for key in keys {
             radix.insert_or_replace(PageKey(key), Entry(NonZeroU64::MIN)).expect("memory");
         }
@@ -601,7 +590,7 @@ mod tests {
         for key in pair(0) {
             assert!(radix.take(PageKey(key)).is_some());
         }
-        assert_eq!(radix.bytes(), Radix::new().bytes());
+        assert_eq!(radix.bytes(), Radix::on(&Arc::default()).bytes());
     }
 
     /// The size of a leaf, of which nothing is left where it has one entry.
@@ -611,7 +600,7 @@ mod tests {
 
     #[test]
     fn a_leaf_grows_and_shrinks_through_every_size() {
-        let mut radix = Radix::new();
+        let mut radix = Radix::on(&Arc::default());
         let mut sizes = Vec::new();
         for place in 0..LEAF_PLACES {
             let key = key_of(7, place * 185 % LEAF_PLACES);
@@ -636,7 +625,7 @@ mod tests {
             };
             assert_eq!(size(&radix, 7), expected, "{left} left");
         }
-        assert_eq!(radix.bytes(), Radix::new().bytes());
+        assert_eq!(radix.bytes(), Radix::on(&Arc::default()).bytes());
     }
 
     #[test]
