@@ -215,6 +215,26 @@ impl Totals {
         self.staged += u64::from(rejects && stored == Stored::AsIs);
     }
 
+    /// Checks why a page that may have been there was not loaded, and counts it; what that is
+    /// called.
+    pub(super) fn note_failed_load(
+        &mut self,
+        zswap: &Zswap,
+        was_there: bool,
+        struck: Struck,
+        error: &LoadError,
+    ) -> Result<&'static str, String> {
+        if !was_there {
+            return Err(format!("expected no page, found {error:?}"));
+        }
+        let answer = check_load_error(zswap, struck, error)?;
+        match answer {
+            "load: not read" => self.not_read += 1,
+            _ => self.corrupt += 1,
+        }
+        Ok(answer)
+    }
+
     pub(super) fn add(&mut self, other: &Totals) {
         self.stored += other.stored;
         self.written_through += other.written_through;

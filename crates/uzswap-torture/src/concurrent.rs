@@ -20,7 +20,7 @@ use super::{Failure, Outcome, Torture};
 use uzswap::index::IndexError;
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::zswap::{
-    Shrinker, ShrinkerOptions, StoreError, TenantError, TenantId, TenantOptions, Zswap,
+    LoadError, Shrinker, ShrinkerOptions, StoreError, TenantError, TenantId, TenantOptions, Zswap,
 };
 
 /// Parts of a history; at the end of each, all threads wait and the figures are checked.
@@ -286,7 +286,7 @@ impl Worker<'_> {
         self.run.world.calm_down();
         let own: Vec<usize> = self.own.keys().copied().collect();
         for key in own {
-            if let Err(what) = self.load(key) {
+            if let Err(what) = self.load(key, false) {
                 self.run.fail(format!("thread {}: {what}", self.number));
             }
         }
@@ -355,8 +355,8 @@ impl Worker<'_> {
         }
         match self.dice.below(100) {
             0..42 => self.store(key),
-            42..69 => self.load(key),
-            72..84 => self.load_exclusive(key),
+            42..69 => self.load(key, false),
+            72..84 => self.load(key, true),
             84..93 => self.invalidate(key),
             93 => self.invalidate_range(),
             94..97 => {
@@ -530,18 +530,22 @@ impl Worker<'_> {
         Ok(identity)
     }
 
-    fn load(&mut self, key: usize) -> Result<(), String> {
+    /// Loads a page, or takes it: loads it and removes it.
+    fn load(&mut self, key: usize, takes: bool) -> Result<(), String> {
         let run = self.run;
         let mut page = [0xa5; PAGE_SIZE];
         let shared = run.is_shared(key);
         let ended = if shared { self.ended(key) } else { Vec::new() };
-        let taken = shared.then(|| lock(&run.taken).len());
+        let taken = (shared && !takes).then(|| lock(&run.taken).len());
         let before: BTreeSet<Identity> = match taken {
             Some(1..256) => lock(&run.taken).clone(),
             _ => BTreeSet::new(),
         };
         Struck::forget();
-        let loaded = run.zswap().load(run.plan.key(key), &mut page);
+        let loaded = match takes {
+            false => run.zswap().load(run.plan.key(key), &mut page),
+            true => run.zswap().load_exclusive(run.plan.key(key), &mut page),
+        };
         let expected = self.own.get(&key).copied();
         let answer = match loaded {
             Ok(true) => {
@@ -550,73 +554,39 @@ impl Worker<'_> {
                     if before.contains(&found) {
                         return Err(format!("{found} was taken before"));
                     }
+                    if takes && !lock(&run.taken).insert(found) {
+                        return Err(format!("{found} was taken twice"));
+                    }
                 } else {
                     let expected = expected.ok_or_else(|| {
                         format!("expected no page, found {:?}", Identity::of(&page))
                     })?;
                     expected.check(&page)?;
                 }
-                self.totals.loads += 1;
-                "loaded"
+                match takes {
+                    false => self.totals.loads += 1,
+                    true => {
+                        self.own.remove(&key);
+                        self.totals.exclusive += 1;
+                    }
+                }
+                if takes { "taken" } else { "loaded" }
             }
             Ok(false) => match expected {
                 Some(lost) => return Err(format!("expected {lost}, found none")),
+                None if takes => "take: nothing",
                 None => "load: nothing",
             },
             Err(error) => self.failed_load(&error, shared || expected.is_some())?,
         };
-        self.totals.corrupt_in_pool += u64::from(answer == "load: corrupt in the pool");
+        let is_counted = !takes && answer == "load: corrupt in the pool";
+        self.totals.corrupt_in_pool += u64::from(is_counted);
         self.note(answer);
         Ok(())
     }
 
-    fn load_exclusive(&mut self, key: usize) -> Result<(), String> {
-        let run = self.run;
-        let mut page = [0xa5; PAGE_SIZE];
-        let shared = run.is_shared(key);
-        let ended = if shared { self.ended(key) } else { Vec::new() };
-        let loaded = run.zswap().load_exclusive(run.plan.key(key), &mut page);
-        let expected = self.own.get(&key).copied();
-        let answer = match loaded {
-            Ok(true) => {
-                if shared {
-                    let found = self.check_shared(key, &page, &ended)?;
-                    if !lock(&run.taken).insert(found) {
-                        return Err(format!("{found} was taken twice"));
-                    }
-                } else {
-                    let expected = self.own.remove(&key).ok_or_else(|| {
-                        format!("expected no page, found {:?}", Identity::of(&page))
-                    })?;
-                    expected.check(&page)?;
-                }
-                self.totals.exclusive += 1;
-                "taken"
-            }
-            Ok(false) => match expected {
-                Some(lost) => return Err(format!("expected {lost}, found none")),
-                None => "take: nothing",
-            },
-            Err(error) => self.failed_load(&error, shared || expected.is_some())?,
-        };
-        self.note(answer);
-        Ok(())
-    }
-
-    fn failed_load(
-        &mut self,
-        error: &uzswap::zswap::LoadError,
-        was_there: bool,
-    ) -> Result<&'static str, String> {
-        if !was_there {
-            return Err(format!("expected no page, found {error:?}"));
-        }
-        let answer = check_load_error(&self.run.zswap(), Struck::since(), error)?;
-        match answer {
-            "load: not read" => self.totals.not_read += 1,
-            _ => self.totals.corrupt += 1,
-        }
-        Ok(answer)
+    fn failed_load(&mut self, error: &LoadError, was_there: bool) -> Result<&'static str, String> {
+        self.totals.note_failed_load(&self.run.zswap(), was_there, Struck::since(), error)
     }
 
     fn invalidate(&mut self, key: usize) -> Result<(), String> {
@@ -722,18 +692,11 @@ impl Worker<'_> {
         let mut plan = run.plan.clone();
         plan.change_store(self.dice.below(1 << 32) as u64);
         plan.check_as(&run.plan);
-        let store = plan.summary();
-        let told = |what: String| format!("restored elsewhere: {what}; {store:?}");
-        let (fresh, went) = match snapshots::restore(&plan, &run.world, file.bytes())? {
-            Ok(restored) => restored,
-            Err(error) => {
-                return snapshots::check_not_restored(&plan, pages, &error).map_err(told);
-            }
+        let told = |what: String| snapshots::elsewhere(&plan, &what);
+        let fresh = match snapshots::restore_elsewhere(&plan, &run.world, file, pages)? {
+            Ok(fresh) => fresh,
+            Err(why) => return Ok(why),
         };
-        fresh.audit().map_err(String::from).map_err(told)?;
-        if went.memory_pages + went.backing_pages != pages {
-            return Err(told(format!("{pages} pages as {went:?}")));
-        }
         let read = snapshots::read(&run.plan, &run.world, file, &mut |number, _, expected| {
             let mut page = [0; PAGE_SIZE];
             Struck::forget();

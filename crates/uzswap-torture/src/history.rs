@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use snapshot::Then;
 
-use super::checks::{self, Refused, Totals, check_load_error};
+use super::checks::{self, Refused, Totals};
 use super::faults::{Fault, Struck};
 use super::pages::Identity;
 use super::plan::{Dice, Plan};
@@ -605,7 +605,10 @@ impl Stage {
                     Ok(0) => ("recompressed: nothing", 0),
                     Ok(_) if !had_any => return Err("there was no page".to_owned()),
                     Ok(saved) => ("recompressed", saved),
-                    Err(error) => (self.failed_load(model, had_any, struck, &error)?, 0),
+                    Err(error) => (
+                        model.totals.note_failed_load(&self.zswap(), had_any, struck, &error)?,
+                        0,
+                    ),
                 };
                 model.note(operation, by_other, answer, saved as u64);
                 Ok(())
@@ -788,9 +791,12 @@ impl Stage {
                 return Err("the buffer was changed where there is no page".to_owned());
             }
             Ok(false) => "load: nothing",
-            Err(error) => {
-                self.failed_load(model, was.iter().any(Option::is_some), struck, &error)?
-            }
+            Err(error) => model.totals.note_failed_load(
+                &self.zswap(),
+                was.iter().any(Option::is_some),
+                struck,
+                &error,
+            )?,
         };
         if answer == "load: corrupt in the pool" {
             model.totals.corrupt_in_pool += 1;
@@ -820,30 +826,15 @@ impl Stage {
             (Ok(true), _) => return Err(wrong_page(&page, now)),
             (Ok(false), None) => "take: nothing",
             (Ok(false), Some(_)) => return Err(lost(now)),
-            (Err(error), _) => {
-                self.failed_load(model, now.is_some() || was_there, struck, &error)?
-            }
+            (Err(error), _) => model.totals.note_failed_load(
+                &self.zswap(),
+                now.is_some() || was_there,
+                struck,
+                &error,
+            )?,
         };
         model.note(operation, by_other, answer, 0);
         Ok(())
-    }
-
-    fn failed_load(
-        &self,
-        model: &mut Model,
-        was_there: bool,
-        struck: Struck,
-        error: &uzswap::zswap::LoadError,
-    ) -> Result<&'static str, String> {
-        if !was_there {
-            return Err(format!("expected no page, found {error:?}"));
-        }
-        let answer = check_load_error(&self.zswap(), struck, error)?;
-        match answer {
-            "load: not read" => model.totals.not_read += 1,
-            _ => model.totals.corrupt += 1,
-        }
-        Ok(answer)
     }
 }
 

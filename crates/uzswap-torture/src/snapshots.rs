@@ -115,6 +115,31 @@ pub(super) fn restore(
         .and_then(|snapshot| fresh.restore_from(snapshot)))
 }
 
+/// Restores a snapshot of so many pages into a new store of another plan, audits it and counts
+/// them; what it is called that there is no such store.
+pub(super) fn restore_elsewhere(
+    plan: &Plan,
+    world: &Arc<World>,
+    file: &SnapshotFile,
+    pages: u64,
+) -> Result<Result<Zswap, &'static str>, String> {
+    let told = |what: String| elsewhere(plan, &what);
+    let (fresh, went) = match restore(plan, world, file.bytes())? {
+        Ok(restored) => restored,
+        Err(error) => return check_not_restored(plan, pages, &error).map(Err).map_err(told),
+    };
+    fresh.audit().map_err(String::from).map_err(told)?;
+    match went.memory_pages + went.backing_pages == pages {
+        true => Ok(Ok(fresh)),
+        false => Err(told(format!("{pages} pages as {went:?}"))),
+    }
+}
+
+/// What is wrong with a store of another plan that was made from a snapshot.
+pub(super) fn elsewhere(plan: &Plan, what: &str) -> String {
+    format!("restored elsewhere: {what}; {:?}", plan.summary())
+}
+
 /// Checks why a whole snapshot of so many pages was not restored; what that is called.
 pub(super) fn check_not_restored(
     plan: &Plan,

@@ -230,19 +230,12 @@ impl Stage {
     ) -> Result<&'static str, String> {
         let mut plan = self.plan.clone();
         plan.change_store(seed);
-        let store = plan.summary();
-        let told = |what: String| format!("restored elsewhere: {what}; {store:?}");
-        let (fresh, went) = match snapshots::restore(&plan, &self.world, file.bytes())? {
-            Ok(restored) => restored,
-            Err(error) => {
-                let why = snapshots::check_not_restored(&plan, summary.pages(), &error);
-                return why.map_err(told);
-            }
+        let told = |what: String| snapshots::elsewhere(&plan, &what);
+        let pages = summary.pages();
+        let fresh = match snapshots::restore_elsewhere(&plan, &self.world, file, pages)? {
+            Ok(fresh) => fresh,
+            Err(why) => return Ok(why),
         };
-        fresh.audit().map_err(String::from).map_err(told)?;
-        if went.memory_pages + went.backing_pages != summary.pages() {
-            return Err(told(format!("{summary:?} as {went:?}")));
-        }
         self.check_tenants(&self.zswap(), &fresh).map_err(told)?;
         snapshots::read(&self.plan, &self.world, file, &mut |number, _, expected| {
             let mut page = [0; PAGE_SIZE];
@@ -253,7 +246,7 @@ impl Stage {
         })?;
         let all = plan.key(0)..=plan.key(plan.keys - 1);
         let removed = fresh.invalidate_range(all) as u64;
-        if removed != summary.pages() {
+        if removed != pages {
             return Err(told(format!("{removed} pages of {summary:?}")));
         }
         fresh.audit().map_err(String::from).map_err(told)?;
