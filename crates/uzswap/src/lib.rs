@@ -28,6 +28,8 @@ pub mod index;
 mod options;
 pub mod page;
 pub mod same_filled;
+#[cfg(any(feature = "snapshot", feature = "trace"))]
+mod sealed;
 #[cfg(feature = "trace")]
 pub mod trace;
 pub mod values;

@@ -16,6 +16,7 @@
 
 use super::{Content, Event, Operation, TraceTotals};
 use crate::page::{PAGE_SIZE, PageKey};
+use crate::sealed::{self, CHECKSUM_BYTES, TAG_BYTES};
 
 /// What a trace begins with. No text file does, and no file that was sent as text is the same.
 pub(super) const MAGIC: &[u8; 8] = b"uztrac\r\n";
@@ -23,15 +24,11 @@ pub(super) const MAGIC: &[u8; 8] = b"uztrac\r\n";
 /// The version of the layout that this program writes and reads.
 pub const VERSION: u32 = 1;
 
-pub(super) const PREFIX_BYTES: usize = MAGIC.len() + 4 + 4;
-pub(super) const CHECKSUM_BYTES: usize = 8;
-
 /// The longest header: room for the longest command line that says something.
 pub(super) const HEADER_BYTES_MAX: usize = 1 << 16; // 64 KiB
 
 pub(super) const BLOCK_TAG: &[u8; 4] = b"OPS\n";
 pub(super) const END_TAG: &[u8; 4] = b"END\n";
-pub(super) const TAG_BYTES: usize = 4;
 
 /// A block's tag, its three lengths and their checksum.
 pub(super) const BLOCK_PREFIX_BYTES: usize = TAG_BYTES + 3 * 4 + CHECKSUM_BYTES; // 24
@@ -63,55 +60,17 @@ const STORE_WORD: u8 = 1;
 const LOAD: u8 = 2;
 const FREE: u8 = 3;
 
-pub(super) fn checksum(seed: u64, bytes: &[u8]) -> u64 {
-    twox_hash::XxHash3_64::oneshot_with_seed(seed, bytes)
-}
-
-/// The chain after a block whose body has this checksum.
-pub(super) fn next_in_chain(chain: u64, body_checksum: u64) -> u64 {
-    checksum(chain, &body_checksum.to_le_bytes())
-}
-
-/// The start of a file, for a header as JSON; its checksum is the first of the chain.
-pub(super) fn header(json: &[u8]) -> (Vec<u8>, u64) {
-    let mut bytes = Vec::with_capacity(PREFIX_BYTES + json.len() + CHECKSUM_BYTES);
-    bytes.extend(MAGIC);
-    bytes.extend(VERSION.to_le_bytes());
-    bytes.extend((json.len() as u32).to_le_bytes()); // <= HEADER_BYTES_MAX
-    bytes.extend(json);
-    let sum = checksum(0, &bytes);
-    bytes.extend(sum.to_le_bytes());
-    (bytes, sum)
-}
-
 /// The prefix of a block's body; its checksum is the seed of the body's.
 pub(super) fn block_prefix(chain: u64, lengths: [usize; 3]) -> ([u8; BLOCK_PREFIX_BYTES], u64) {
-    let mut bytes = [0; BLOCK_PREFIX_BYTES];
-    bytes[..TAG_BYTES].copy_from_slice(BLOCK_TAG);
-    let (words, _) = bytes[TAG_BYTES..].as_chunks_mut::<4>();
-    for (word, length) in words.iter_mut().zip(lengths) {
-        *word = (length as u32).to_le_bytes(); // under 1 MiB
-    }
-    let at = BLOCK_PREFIX_BYTES - CHECKSUM_BYTES;
-    let sum = checksum(chain, &bytes[..at]);
-    bytes[at..].copy_from_slice(&sum.to_le_bytes());
-    (bytes, sum)
+    let lengths = lengths.map(|length| (length as u32).to_le_bytes()); // under 1 MiB
+    sealed::numbers(BLOCK_TAG, lengths, chain)
 }
 
 /// The end of a file.
 pub(super) fn end(totals: &TraceTotals, chain: u64) -> [u8; END_BYTES] {
     let TraceTotals { blocks, stores, same_filled_stores, loads, frees, contents, ns } = *totals;
     let numbers = [blocks, stores, same_filled_stores, loads, frees, contents, ns, chain];
-    let mut bytes = [0; END_BYTES];
-    bytes[..TAG_BYTES].copy_from_slice(END_TAG);
-    let (words, _) = bytes[TAG_BYTES..].as_chunks_mut::<8>();
-    for (word, number) in words.iter_mut().zip(numbers) {
-        *word = number.to_le_bytes();
-    }
-    let at = END_BYTES - CHECKSUM_BYTES;
-    let sum = checksum(chain, &bytes[..at]);
-    bytes[at..].copy_from_slice(&sum.to_le_bytes());
-    bytes
+    sealed::numbers(END_TAG, numbers.map(u64::to_le_bytes), chain).0
 }
 
 /// Adds an event that came so long after the one before.

@@ -8,10 +8,11 @@ use zstd_safe::DCtx;
 
 use super::format::{
     self, BLOCK_CONTENTS, BLOCK_EVENT_BYTES_MAX, BLOCK_PREFIX_BYTES, BLOCK_TAG, BODY_BYTES_MAX,
-    CHECKSUM_BYTES, END_BYTES, END_TAG, HEADER_BYTES_MAX, MAGIC, PREFIX_BYTES, TAG_BYTES,
+    END_BYTES, END_TAG, HEADER_BYTES_MAX, MAGIC,
 };
 use super::{Content, Event, Operation, TraceAbout, TraceError, TraceTotals, VERSION};
 use crate::page::{PAGE_SIZE, Page};
+use crate::sealed::{self, CHECKSUM_BYTES, PREFIX_BYTES, TAG_BYTES};
 
 /// How a trace ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,7 +149,7 @@ impl<R: Read> TraceReader<R> {
             return Ok(self.end_cut());
         }
         let (body, sum) = self.body.split_at(body_bytes);
-        let found = format::checksum(seed, body);
+        let found = sealed::checksum(seed, body);
         if found.to_le_bytes() != *sum {
             return Err(self.corrupt("a block does not match its checksum"));
         }
@@ -160,7 +161,7 @@ impl<R: Read> TraceReader<R> {
             return Err(self.corrupt("a block does not decompress to its recorded length"));
         }
         self.read_events(event_bytes, contents as u64)?;
-        self.chain = format::next_in_chain(self.chain, found);
+        self.chain = sealed::next_in_chain(self.chain, found);
         self.offset += (BLOCK_PREFIX_BYTES + body_bytes + CHECKSUM_BYTES) as u64;
         let (pages, _) = self.raw[event_bytes..].as_chunks::<PAGE_SIZE>();
         Ok(Some(TraceBlock { events: &self.events, contents: pages }))
@@ -189,7 +190,7 @@ impl<R: Read> TraceReader<R> {
         if !self.fill(&mut rest)? {
             return Err(self.corrupt(CUT));
         }
-        let (expected, chain) = format::header(&rest[..length]);
+        let (expected, chain) = sealed::header(MAGIC, VERSION, &rest[..length]);
         if expected[PREFIX_BYTES..] != rest {
             return Err(self.corrupt("the header does not match its checksum"));
         }

@@ -16,12 +16,13 @@ use zstd_safe::CCtx;
 use super::dedup_cache::DedupCache;
 use super::format::{
     self, BLOCK_CONTENTS, BLOCK_EVENT_BYTES, BLOCK_EVENT_BYTES_MAX, BODY_BYTES_MAX,
-    HEADER_BYTES_MAX,
+    HEADER_BYTES_MAX, MAGIC,
 };
-use super::{Content, Event, Operation, TraceAbout, TraceError, TraceTotals};
+use super::{Content, Event, Operation, TraceAbout, TraceError, TraceTotals, VERSION};
 use crate::files::{Contents, PatientFile, open_output};
 use crate::page::{PAGE_SIZE, Page, PageKey};
 use crate::same_filled::SameFilled;
+use crate::sealed;
 
 /// Blocks that wait for the disk at most: 4 MiB. Who has another waits too.
 const WAITING_BLOCKS: usize = 1 << 4;
@@ -153,7 +154,7 @@ impl Recorder {
             let about = TraceAbout { origin: String::new(), ..about.clone() };
             json = serde_json::to_vec(&about).expect("strings");
         }
-        let (header, chain) = format::header(&json);
+        let (header, chain) = sealed::header(MAGIC, VERSION, &json);
         let cannot_write = |error| TraceError::Write { path: path.to_owned(), error };
         let mut file = PatientFile::new(file, PATIENCE).map_err(cannot_write)?;
         file.write_all(&header).map_err(cannot_write)?;
@@ -330,13 +331,13 @@ impl Writer {
         let contents = block.contents.len() / PAGE_SIZE;
         let lengths = [block.events.len(), contents, self.body.len()];
         let (prefix, seed) = format::block_prefix(self.chain, lengths);
-        let sum = format::checksum(seed, &self.body);
+        let sum = sealed::checksum(seed, &self.body);
         self.body.splice(0..0, prefix);
         self.body.extend(sum.to_le_bytes());
         let bytes = std::mem::take(&mut self.body);
         self.write(&bytes)?;
         self.body = bytes;
-        self.chain = format::next_in_chain(self.chain, sum);
+        self.chain = sealed::next_in_chain(self.chain, sum);
         self.written.totals = block.totals;
         Ok(())
     }

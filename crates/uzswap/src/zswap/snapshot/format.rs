@@ -14,6 +14,7 @@
 
 use super::{PageForm, SnapshotSummary};
 use crate::page::PAGE_SIZE;
+use crate::sealed::{self, CHECKSUM_BYTES};
 
 /// What a snapshot begins with. No text file does, and no file that was sent as text is the same.
 pub(super) const MAGIC: &[u8; 8] = b"uzsnap\r\n";
@@ -24,9 +25,6 @@ pub const VERSION: u32 = 2;
 /// The oldest version that it reads. In version 1 the header does not tell the format of objects,
 /// only the name of the compressor.
 pub const VERSION_MIN: u32 = 1;
-
-pub(super) const PREFIX_BYTES: usize = MAGIC.len() + 4 + 4;
-pub(super) const CHECKSUM_BYTES: usize = 8;
 
 /// The longest header: room for all tenants with names of 3 KiB each.
 pub(super) const HEADER_BYTES_MAX: usize = 1 << 22; // 4 MiB
@@ -66,27 +64,10 @@ pub(super) fn kind_of(form: PageForm<'_>, in_backing: bool) -> u8 {
     }
 }
 
-pub(super) fn checksum(seed: u64, bytes: &[u8]) -> u64 {
-    twox_hash::XxHash3_64::oneshot_with_seed(seed, bytes)
-}
-
-/// The chain after a block with this checksum.
-pub(super) fn next_in_chain(chain: u64, block_checksum: u64) -> u64 {
-    checksum(chain, &block_checksum.to_le_bytes())
-}
-
 /// The end of a file: what was in it, and the chain over all of it.
 pub(super) fn trailer(summary: &SnapshotSummary, chain: u64) -> [u8; TRAILER_BYTES] {
-    let numbers = numbers_of(summary, chain);
-    let mut bytes = [0; TRAILER_BYTES];
-    bytes[..4].copy_from_slice(END_TAG);
-    for (number, place) in numbers.iter().zip(bytes[4..].chunks_exact_mut(8)) {
-        place.copy_from_slice(&number.to_le_bytes());
-    }
-    let at = TRAILER_BYTES - CHECKSUM_BYTES;
-    let sum = checksum(chain, &bytes[..at]);
-    bytes[at..].copy_from_slice(&sum.to_le_bytes());
-    bytes
+    let numbers = numbers_of(summary, chain).map(u64::to_le_bytes);
+    sealed::numbers(END_TAG, numbers, chain).0
 }
 
 fn numbers_of(summary: &SnapshotSummary, chain: u64) -> [u64; TRAILER_NUMBERS] {

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use super::error::Part;
 use super::format::{
-    BACKING_AS_IS, BACKING_OBJECT, BLOCK_BYTES_MAX, BLOCK_PREFIX_BYTES, BLOCK_TAG, CHECKSUM_BYTES,
-    END_TAG, HEADER_BYTES_MAX, MAGIC, POOL_AS_IS, POOL_OBJECT, PREFIX_BYTES, RECORD_PREFIX_BYTES,
-    SAME_FILLED, TRAILER_BYTES, VERSION, VERSION_MIN, checksum, next_in_chain, skipped_pages,
-    trailer, u16_at, u32_at, u64_at,
+    BACKING_AS_IS, BACKING_OBJECT, BLOCK_BYTES_MAX, BLOCK_PREFIX_BYTES, BLOCK_TAG, END_TAG,
+    HEADER_BYTES_MAX, MAGIC, POOL_AS_IS, POOL_OBJECT, RECORD_PREFIX_BYTES, SAME_FILLED,
+    TRAILER_BYTES, VERSION, VERSION_MIN, skipped_pages, trailer, u16_at, u32_at, u64_at,
 };
 use super::{SnapshotFault, SnapshotHeader, SnapshotReadError, SnapshotSummary};
 use crate::page::{PAGE_SIZE, Page, PageKey};
+use crate::sealed::{CHECKSUM_BYTES, PREFIX_BYTES, checksum, next_in_chain};
 
 /// Bytes that are read at a time if a stated length may be wrong.
 const CHUNK_BYTES: usize = 1 << 16;

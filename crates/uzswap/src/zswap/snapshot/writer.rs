@@ -4,10 +4,11 @@ use std::collections::TryReserveError;
 use std::io::Write;
 
 use super::format::{
-    BLOCK_BYTES, BLOCK_BYTES_MAX, BLOCK_PREFIX_BYTES, BLOCK_TAG, CHECKSUM_BYTES, HEADER_BYTES_MAX,
-    MAGIC, TRAILER_BYTES, VERSION, checksum, kind_of, next_in_chain, trailer,
+    BLOCK_BYTES, BLOCK_BYTES_MAX, BLOCK_PREFIX_BYTES, BLOCK_TAG, HEADER_BYTES_MAX, MAGIC,
+    TRAILER_BYTES, VERSION, kind_of, trailer,
 };
 use super::{PageForm, SnapshotError, SnapshotHeader, SnapshotPage, SnapshotSummary};
+use crate::sealed::{self, CHECKSUM_BYTES, checksum, next_in_chain};
 
 /// Parts in their order: header, pages, end.
 pub(super) struct SnapshotWriter<W> {
@@ -26,13 +27,7 @@ impl<W: Write> SnapshotWriter<W> {
         if json.len() > HEADER_BYTES_MAX {
             return Err(SnapshotError::HeaderTooLong { bytes: json.len() });
         }
-        let mut start = Vec::new();
-        start.extend_from_slice(MAGIC);
-        start.extend_from_slice(&VERSION.to_le_bytes());
-        start.extend_from_slice(&(json.len() as u32).to_le_bytes());
-        start.extend_from_slice(&json);
-        let chain = checksum(0, &start);
-        start.extend_from_slice(&chain.to_le_bytes());
+        let (start, chain) = sealed::header(MAGIC, VERSION, &json);
         let mut writer = SnapshotWriter {
             out,
             block: empty_block()?,
