@@ -57,14 +57,7 @@ pub fn of_connection(connection: &impl AsFd) -> io::Result<OwnedFd> {
 ///
 /// The kernel's: `ENOPROTOOPT` before Linux 6.5.
 pub fn tell_senders(socket: &impl AsFd) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    let bytes = size_of::<libc::c_int>() as libc::socklen_t;
-    let socket = socket.as_fd().as_raw_fd();
-    // SAFETY: the pointer is to an integer of ours, of the size that is given.
-    let set = unsafe {
-        libc::setsockopt(socket, libc::SOL_SOCKET, SO_PASSPIDFD, (&raw const on).cast(), bytes)
-    };
-    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set(socket, SO_PASSPIDFD, true)
 }
 
 /// Whether this unix socket, and each connection to it, takes descriptors from now on. Where not,
@@ -74,12 +67,16 @@ pub fn tell_senders(socket: &impl AsFd) -> io::Result<()> {
 ///
 /// The kernel's: `ENOPROTOOPT` before Linux 6.16.
 pub fn let_descriptors(socket: &impl AsFd, may_come: bool) -> io::Result<()> {
-    let value = libc::c_int::from(may_come);
+    set(socket, SO_PASSRIGHTS, may_come)
+}
+
+fn set(socket: &impl AsFd, option: libc::c_int, is_on: bool) -> io::Result<()> {
+    let value = libc::c_int::from(is_on);
     let bytes = size_of::<libc::c_int>() as libc::socklen_t;
     let socket = socket.as_fd().as_raw_fd();
     // SAFETY: the pointer is to an integer of ours, of the size that is given.
     let set = unsafe {
-        libc::setsockopt(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const value).cast(), bytes)
+        libc::setsockopt(socket, libc::SOL_SOCKET, option, (&raw const value).cast(), bytes)
     };
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
