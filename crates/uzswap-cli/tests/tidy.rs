@@ -22,7 +22,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("doctor", &["sys"]),
     ("compressor", BASE),
     ("backing", &["sys", "options", "named_enum", "page", "files"]),
-    ("trace", &["page", "same_filled", "files", "random"]),
+    ("sealed", &[]),
+    ("trace", &["page", "same_filled", "files", "random", "sealed"]),
     ("zpool", MECHANISM),
     ("index", MECHANISM),
     ("zswap", STORE),
@@ -53,7 +54,7 @@ const MECHANISM: &[&str] =
 #[rustfmt::skip]
 const STORE: &[&str] = &[
     "options", "named_enum", "page", "files", "budget", "budgeted_vec", "same_filled", "compressor",
-    "backing", "zpool", "index", "random",
+    "backing", "zpool", "index", "random", "sealed",
 ];
 #[rustfmt::skip]
 const CORPUS: &[&str] = &[

@@ -1,4 +1,4 @@
-//! What the layouts of traces and snapshots have in common: their start, their end, and the
+//! The shared parts of the layouts of traces and snapshots: their start, their end, and the
 //! checksums of the parts between.
 
 pub(crate) const MAGIC_BYTES: usize = 8;

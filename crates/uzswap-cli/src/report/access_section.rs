@@ -4,7 +4,7 @@ use comfy_table::Table;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::csv::{Field, named};
+use super::cell::{Field, named};
 use super::format::{
     Screen, counted, fact, fitted, listed, mib, nanoseconds, once_each, section, share, thousands,
     wrapped,

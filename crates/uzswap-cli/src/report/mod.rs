@@ -15,6 +15,7 @@
 
 mod access_section;
 mod baseline;
+mod cell;
 pub mod choice;
 mod conclusions;
 mod csv;

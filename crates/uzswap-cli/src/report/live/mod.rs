@@ -9,7 +9,7 @@ use crate::measure::live::{
     Failure, LiveCommand, LiveExperiment, LiveLimit, LiveResults, SmallestLimit,
 };
 use crate::measure::live::{LiveParts, LiveRun};
-use crate::report::csv::cell;
+use crate::report::cell::cell;
 use crate::report::{Conclusions, Difference, Envelope, Schema, Screen, mean};
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::LatencyCounts;
