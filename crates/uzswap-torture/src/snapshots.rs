@@ -115,8 +115,8 @@ pub(super) fn restore(
         .and_then(|snapshot| fresh.restore_from(snapshot)))
 }
 
-/// Restores a snapshot of so many pages into a new store of another plan, and audits it. Where there
-/// is none, the name of the reason.
+/// Restores a snapshot of so many pages into a new store of another plan, and audits it. Where
+/// there is none, the name of the reason.
 pub(super) fn restore_elsewhere(
     plan: &Plan,
     world: &Arc<World>,

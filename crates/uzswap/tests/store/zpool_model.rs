@@ -277,7 +277,7 @@ fn two_threads_share_a_pool() {
                     pool.audit().unwrap_or_else(|error| {
                         // The one figure that is summed while others change it.
                         assert!(
-                            ["zspages own", "regions own"]
+                            ["zspages own", "regions own", "blocks own"]
                                 .iter()
                                 .any(|part| error.to_string().starts_with(part)),
                             "{}: {error}",
