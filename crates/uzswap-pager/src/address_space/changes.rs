@@ -43,6 +43,10 @@ impl Changes {
         self.0.push(change);
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Change> {
+        self.0.iter()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::AddressSpace;
 use super::charge::PROTECTED_BYTES_MIN;
 use super::fork_advice::ForkAdvice;
+use super::fork_evidence::{AdviceAtFork, Uncertain};
 use super::forking_threads::ForkingThreads;
-use super::inheritance::{AdviceAtFork, Uncertain};
 use super::staging::STAGING_PAGES;
 use crate::range_set::RangeSet;
 use crate::token_bucket::Bucket;
@@ -184,7 +184,12 @@ impl AddressSpace {
 
     fn uncertain(&self, answers: Vec<ForkAdvice>) -> Uncertain {
         let changes = self.layout.changes().clone();
-        Uncertain { answers, changes, forking: self.fork_reports.forking, are_some_pending: false }
+        let forking = self.fork_reports.forking;
+        let of_parent = Uncertain { answers, changes, forking, ..Uncertain::default() };
+        match self.layout.undecided() {
+            Some(of_grandparent) => of_parent.after(of_grandparent),
+            None => of_parent,
+        }
     }
 
     /// Notes which threads fork by the C library, before the supervisor reads events.

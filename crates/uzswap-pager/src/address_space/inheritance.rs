@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::changes::Changes;
 use super::fork_advice::ForkAdvice;
-use super::forking_threads::ForkingThreads;
+use super::fork_evidence::{AdviceAtFork, ChildMappings, Uncertain};
 use super::markers::runs_of;
 use super::resolve::{Evidence, Move, Resolved};
 use super::write_protect::PROTECT_MAX;
@@ -22,26 +22,6 @@ use super::{AddressSpace, PAGE};
 use crate::page_table::{Entry, Place, UNKNOWN};
 use crate::program::procfs::{ProcessFiles, stack_pointer};
 use crate::range_set::RangeSet;
-
-/// The advice of a parent, as known after the event of its fork.
-#[derive(Debug)]
-pub(crate) enum AdviceAtFork {
-    /// The advice at the fork.
-    Known(ForkAdvice),
-    /// An advice of before or after: threads of the parent ran in between.
-    Uncertain(Uncertain),
-}
-
-impl AdviceAtFork {
-    /// Stacks of threads; `None` without an answer.
-    pub(crate) fn stacks(&self) -> Option<RangeSet> {
-        let last = match self {
-            AdviceAtFork::Known(advice) => Some(advice),
-            AdviceAtFork::Uncertain(uncertain) => uncertain.answers.last(),
-        };
-        last.map(|advice| advice.stacks.clone())
-    }
-}
 
 /// Why the supervisor decides now which memory a child has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,68 +32,6 @@ pub(crate) enum Occasion {
     Fault,
     /// Changes of the child were read: a fault can come later.
     Change,
-}
-
-/// A fork of a parent that may have changed at the same time.
-#[derive(Debug, Default)]
-pub(crate) struct Uncertain {
-    /// The kernel's answers: from before the fork, if the parent reported that, and from after it.
-    pub(crate) answers: Vec<ForkAdvice>,
-    /// Changes of the parent, from before the fork or from after it.
-    pub(super) changes: Changes,
-    /// Threads that may have done the fork, by the C library.
-    pub(super) forking: ForkingThreads,
-    /// More of them may follow, and nobody waits for that.
-    pub(super) are_some_pending: bool,
-}
-
-impl Uncertain {
-    /// Memory that the fork may have skipped, and memory that it may have copied without pages.
-    fn left_out(&self) -> [RangeSet; 2] {
-        let mut left_out = [const { RangeSet::new() }; 2];
-        for ForkAdvice { not_copied, wiped, .. } in &self.answers {
-            left_out[0].insert_all(not_copied);
-            left_out[1].insert_all(wiped);
-        }
-        left_out
-    }
-
-    /// Memory whose pages the fork left out, and registered memory of the child of which nobody
-    /// knows that. After a direct fork, parent and child may both have taken their advice back.
-    fn left_out_of(&self, child: &ChildMappings) -> [RangeSet; 2] {
-        let [not_copied, mut wiped] = self.left_out();
-        let mut left_out = not_copied.without(&child.registered);
-        if child.has_waited {
-            left_out.insert_all(&child.wiped);
-            return [left_out, RangeSet::new()];
-        }
-        wiped.insert_all(&child.wiped);
-        left_out.insert_all(&wiped);
-        [left_out, child.registered.clone()]
-    }
-}
-
-/// Mappings of a child, as the kernel tells them while the child waits.
-#[derive(Debug, Default)]
-pub(super) struct ChildMappings {
-    pub(super) registered: RangeSet,
-    /// `MADV_WIPEONFORK`.
-    pub(super) wiped: RangeSet,
-    /// Markers in registered memory.
-    pub(super) marked: RangeSet,
-    /// The child has waited since a fork by the C library: its mappings are those of the fork.
-    pub(super) has_waited: bool,
-}
-
-impl ChildMappings {
-    fn read(files: &ProcessFiles, has_waited: bool) -> Option<ChildMappings> {
-        let [registered, wiped] = files.mappings_with(["um", "wf"]).ok()?;
-        let mut marked = RangeSet::new();
-        for range in registered.iter() {
-            marked.insert_all(&files.marked_in(range).ok()?);
-        }
-        Some(ChildMappings { registered, wiped, marked, has_waited })
-    }
 }
 
 impl AddressSpace {
@@ -343,6 +261,7 @@ fn despite_pending(
 mod tests {
     use super::*;
     use crate::address_space::changes::Change;
+    use crate::address_space::forking_threads::ForkingThreads;
 
     fn set(pages: &[u64]) -> RangeSet {
         runs_of(pages.iter().copied())
@@ -444,6 +363,25 @@ mod tests {
         let all = [0, 1, 2, 3, 4, 5];
         let mappings = mappings(&all, &[1], &[0]);
         assert_eq!(decided(&Uncertain::default(), &mappings), [vec![0, 3, 4, 5], vec![1], vec![2]]);
+    }
+
+    /// Page 0 has moved over page 1, which was evicted too, before the fork or after it.
+    #[test]
+    fn a_child_that_is_not_decided_passes_its_evidence_on() {
+        let mut parent = child();
+        parent.layout.inherit_undecided(Uncertain::default());
+        for change in [Change::Unmapped(PAGE..2 * PAGE), Change::Moved(0..PAGE, PAGE)] {
+            parent.layout.note_change_of_parent(change);
+        }
+        let mut grandchild = AddressSpace::of_nothing();
+        let advice = parent.advice_by(|_| Some(ForkAdvice::default()));
+        let left_out = grandchild.inherit(&parent, advice);
+        grandchild.inherit_stored(&parent, &left_out, |_| {});
+        grandchild.decide(Some(&mappings(&[0, 1, 2, 3, 4, 5], &[], &[1, 2])));
+        let place = |page| grandchild.table.get(page).place;
+        assert_eq!([0, 1, 2].map(place), [Place::Program, Place::Stored(0), Place::Stored(2)]);
+        // The advice at the first fork may have been another, and taken back.
+        assert!((3..6).all(|page| grandchild.layout.awaits_poison(page * PAGE)));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::changes::{Change, Changes};
-use super::inheritance::Uncertain;
+use super::fork_evidence::Uncertain;
 use super::markers::runs_of;
 use super::resolve::{Evidence, Move, Resolved, reachable};
 use super::{AddressSpace, PAGE, pages};
@@ -139,7 +139,11 @@ impl Layout {
 
     /// Whether an undecided child, with this stack pointer, comes from a fork by the C library.
     pub(super) fn is_forked_by_library(&self, stack: Option<u64>) -> bool {
-        self.undecided.as_ref().is_some_and(|of_parent| of_parent.forking.have_forked(stack))
+        self.undecided().is_some_and(|of_parent| of_parent.forking.have_forked(stack))
+    }
+
+    pub(super) fn undecided(&self) -> Option<&Uncertain> {
+        self.undecided.as_ref()
     }
 
     pub(super) fn take_undecided(&mut self) -> Option<Uncertain> {

@@ -17,6 +17,7 @@ mod fault_history;
 #[cfg(test)]
 mod for_tests;
 mod fork_advice;
+mod fork_evidence;
 mod fork_reports;
 mod forking_threads;
 pub(crate) mod handle;

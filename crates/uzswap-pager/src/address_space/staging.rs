@@ -307,7 +307,7 @@ mod tests {
 
     use super::*;
     use crate::address_space::for_tests::{STAGING, Written};
-    use crate::address_space::inheritance::Uncertain;
+    use crate::address_space::fork_evidence::Uncertain;
     use crate::page_table::{HEAT_MAX, UNKNOWN};
 
     /// A batch with pages of the program in its first pages.

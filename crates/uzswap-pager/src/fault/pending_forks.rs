@@ -14,6 +14,27 @@ use uzswap_sys::userfaultfd::Userfaultfd;
 /// thread runs again: on a busy machine, that takes long.
 const PENDING_FOR: Duration = Duration::from_secs(5);
 
+/// What becomes of a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    GoesOn,
+    /// All events from before the fork were read.
+    IsOver,
+    /// Some of them may follow.
+    IsGivenUp,
+}
+
+impl Wait {
+    /// The supervisor may look late: then the wait is over all the same.
+    fn after(waited: Duration, is_parent_changing: bool) -> Wait {
+        match is_parent_changing {
+            false => Wait::IsOver,
+            true if waited < PENDING_FOR => Wait::GoesOn,
+            true => Wait::IsGivenUp,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct PendingFork {
     child: u32,
@@ -50,14 +71,13 @@ impl PendingForks {
                 _ => parent.is_changing(),
             };
             last = Some((Arc::clone(parent), is_changing));
-            let is_over = since.elapsed() >= PENDING_FOR;
-            if is_changing
-                && is_over
+            let wait = Wait::after(since.elapsed(), is_changing);
+            if wait == Wait::IsGivenUp
                 && let Some(child) = spaces.get(*child)
             {
                 lock(child).layout.note_pending_of_parent();
             }
-            is_changing && !is_over
+            wait == Wait::GoesOn
         });
     }
 
@@ -69,5 +89,18 @@ impl PendingForks {
     ) -> Vec<SpaceHandle> {
         let forks = self.0.iter().filter(|fork| Arc::ptr_eq(&fork.parent, parent));
         forks.filter_map(|fork| spaces.get(fork.child).cloned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_given_up_only_while_the_parent_changes() {
+        let after = |ms, is_changing| Wait::after(Duration::from_millis(ms), is_changing);
+        assert_eq!([0, 100, 4999].map(|ms| after(ms, true)), [Wait::GoesOn; 3]);
+        assert_eq!(after(5000, true), Wait::IsGivenUp);
+        assert_eq!([0, 5000, 60_000].map(|ms| after(ms, false)), [Wait::IsOver; 3]);
     }
 }

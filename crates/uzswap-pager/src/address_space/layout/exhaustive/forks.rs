@@ -11,7 +11,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::*;
 use crate::address_space::fork_advice::ForkAdvice;
-use crate::address_space::inheritance::ChildMappings;
+use crate::address_space::fork_evidence::ChildMappings;
 
 /// The way of a fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -146,7 +146,7 @@ impl State {
     /// unknown: another window has its poison.
     fn settled(&self, at_first: &Pages) -> Option<State> {
         let mut next = self.with(Step::Settle(self.parent.pages), self.stage);
-        let (parent, is_unknown) = next.replay(at_first).unwrap();
+        let (Spaces { parent, .. }, is_unknown) = next.replay(at_first).unwrap();
         for (number, page) in next.parent.pages.iter_mut().enumerate() {
             if let Memory::Evicted { is_late, .. } = &mut page.memory {
                 *is_late &= !parent.markers.marked.contains(address(number));
@@ -258,9 +258,9 @@ impl State {
         all
     }
 
-    /// Makes the supervisor's steps. The space of the parent after them, and whether a page of the
-    /// child is unknown; or the page of the child of which the table is wrong.
-    fn replay(&self, at_first: &Pages) -> Result<(AddressSpace, bool), String> {
+    /// Makes the supervisor's steps. The spaces of parent and child after them, and whether a page
+    /// of the child is unknown; or the page of the child of which the table is wrong.
+    fn replay(&self, at_first: &Pages) -> Result<(Spaces, bool), String> {
         let mut parent = space_of(at_first);
         let mut child = AddressSpace::of_nothing();
         let (mut waits, mut is_unknown) = (false, false);
@@ -291,26 +291,53 @@ impl State {
                 }
                 Step::ReadOfChild(change) => child.changed(change.clone()),
                 Step::Decide(pages) => {
-                    child.decide(Some(&ChildMappings {
-                        registered: pages.registered().expect("an answer"),
-                        wiped: advice_of(pages).wiped,
-                        marked: pages.marked_in(0..u64::MAX).expect("an answer"),
-                        has_waited: self.way.is_reported,
-                    }));
-                    is_unknown = check(&child, pages, true)?;
+                    is_unknown = decide(&mut child, pages, self.way.is_reported)?;
                 }
             }
         }
-        Ok((parent, is_unknown))
+        Ok((Spaces { parent, child }, is_unknown))
+    }
+
+    /// Whether the child may fork before it is decided: a direct fork, as it has reported none.
+    fn may_fork_undecided(&self) -> bool {
+        self.stage == Stage::Runs && self.is_child_free() && !self.child.is_pending()
+    }
+
+    /// Checks what a child of the undecided child has.
+    fn check_grandchild(&self, at_first: &Pages, has_waited: bool) -> Result<(), String> {
+        let mut child = self.replay(at_first)?.0.child;
+        let mut grandchild = AddressSpace::of_nothing();
+        let advice = child.advice_by(|_| Some(advice_of(&self.child.pages)));
+        let left_out = grandchild.inherit(&child, advice);
+        grandchild.inherit_stored(&child, &left_out, |_| {});
+        let decided = decide(&mut grandchild, &forked(&self.child), has_waited);
+        decided.map(drop).map_err(|wrong| format!("child of the child: {wrong}"))
     }
 
     /// Whether the window leaves a page unknown; or the page of which a table is wrong.
     fn check(&self, at_first: &Pages) -> Result<bool, String> {
-        let (mut parent, is_unknown) = self.replay(at_first)?;
+        let (Spaces { mut parent, .. }, is_unknown) = self.replay(at_first)?;
         assert!(parent.settle_with(&self.parent.pages));
         let of_parent = check(&parent, &self.parent.pages, false);
         Ok(is_unknown | of_parent.map_err(|wrong| format!("parent: {wrong}"))?)
     }
+}
+
+struct Spaces {
+    parent: AddressSpace,
+    child: AddressSpace,
+}
+
+/// Decides what a child has, by its memory. Whether a page is unknown, or the page of which the
+/// table is wrong.
+fn decide(child: &mut AddressSpace, pages: &Pages, has_waited: bool) -> Result<bool, String> {
+    child.decide(Some(&ChildMappings {
+        registered: pages.registered().expect("an answer"),
+        wiped: advice_of(pages).wiped,
+        marked: pages.marked_in(0..u64::MAX).expect("an answer"),
+        has_waited,
+    }));
+    check(child, pages, true)
 }
 
 /// Memory at first: each kind with each advice. Advice of other memory changes nothing.
@@ -352,12 +379,16 @@ impl Search<'_> {
         if !self.seen.insert(hasher.finish()) {
             return;
         }
+        let Search { at_first, story, .. } = &self;
+        let fail = |wrong| panic!("{wrong}; {at_first:?}, {story:?}, {state:?}");
         if state.stage == Stage::Decided && !state.parent.is_pending() {
-            let is_unknown = state.check(&self.at_first).unwrap_or_else(|wrong| {
-                let Search { at_first, story, .. } = self;
-                panic!("{wrong}; {at_first:?}, {story:?}, {state:?}")
-            });
+            let is_unknown = state.check(at_first).unwrap_or_else(fail);
             return self.counts.add(is_unknown);
+        }
+        if state.may_fork_undecided() {
+            for has_waited in [false, true] {
+                state.check_grandchild(at_first, has_waited).unwrap_or_else(|it| _ = fail(it));
+            }
         }
         for next in state.steps_of_supervisor(&self.at_first) {
             self.go_on(&next);
