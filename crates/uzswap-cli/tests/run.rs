@@ -132,7 +132,7 @@ fn main() -> ExitCode {
 static UNDISTURBED: RwLock<()> = RwLock::new(());
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 45] = [
+const SCENARIOS: [(&str, &str, i32, &str); 46] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -180,6 +180,7 @@ const SCENARIOS: [(&str, &str, i32, &str); 45] = [
     ("threads-end-in-forks", "38M", 0, ""),
     ("advice-beside-forks", "16M", 0, ""),
     ("advice-after-forks", "24M", 0, ""),
+    ("moves-before-forks", "16M", 0, ""),
     ("unmaps-after-forks", "24M", 0, ""),
 ];
 

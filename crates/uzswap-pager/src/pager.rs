@@ -173,13 +173,12 @@ impl Pager {
 
     /// A page cannot be restored: its process is ended, never shown zeros. If the process is
     /// unknown, the thread that asks for the page gets SIGBUS.
-    pub(crate) fn lose(&self, space: &AddressSpace, page: u64, text: &str) {
+    pub(crate) fn lose(&self, space: &mut AddressSpace, page: u64, text: &str) {
         if space.process.peer().is_some() {
             return self.end(space, text);
         }
         log(&format!("{text}; the faulting thread gets SIGBUS or EFAULT"));
-        let page = page * PAGE_SIZE as u64..(page + 1) * PAGE_SIZE as u64;
-        let _ = space.uffd.poison(page, true); // refused where its memory is gone
+        space.poison_lost(page);
     }
 
     /// Ends the process of a space, if it is known.

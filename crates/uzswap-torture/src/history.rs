@@ -856,7 +856,7 @@ fn lost(now: Option<Kept>) -> String {
     }
 }
 
-/// What the work comes to, a panic included.
+/// The result of the work, a panic included.
 pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);

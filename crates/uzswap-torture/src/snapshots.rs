@@ -135,7 +135,7 @@ pub(super) fn restore_elsewhere(
     }
 }
 
-/// What is wrong with a store of another plan that was made from a snapshot.
+/// The fault of a store of another plan that was made from a snapshot.
 pub(super) fn elsewhere(plan: &Plan, what: &str) -> String {
     format!("restored elsewhere: {what}; {:?}", plan.summary())
 }

@@ -27,7 +27,7 @@ pub(crate) fn header(magic: &[u8; MAGIC_BYTES], version: u32, json: &[u8]) -> (V
     (bytes, sum)
 }
 
-/// A part of a tag and numbers, with their checksum, which is told beside it.
+/// A part of a tag and numbers, with their checksum; and that checksum.
 pub(crate) fn numbers<const WIDTH: usize, const BYTES: usize>(
     tag: &[u8; TAG_BYTES],
     numbers: impl IntoIterator<Item = [u8; WIDTH]>,

@@ -266,7 +266,7 @@ pub(super) fn fields(findings: &Findings, document: &Value, run: usize) -> Vec<F
     fields
 }
 
-/// What the CSV has of each run.
+/// The columns of a run in the CSV.
 const COUNTS: &str = "refused_pages,refused_stores,written_back_pages,dropped_clean_pages,\
      written_through_pages,promoted_pages,written_bytes,writeback_s";
 

@@ -250,6 +250,7 @@ pub(crate) fn run(name: &str) -> ! {
         "threads-end-in-forks" => threads_end_in_forks(),
         "advice-beside-forks" => advice_beside_forks(),
         "advice-after-forks" => advice_after_forks(),
+        "moves-before-forks" => moves_before_forks(),
         "fills-at-once" => fills_at_once(),
         "unmaps-after-forks" => unmaps_after_forks(),
         "words-of-threads" => words_of_threads(),
@@ -729,6 +730,39 @@ fn fork_between(at: usize, before: i32, after: i32, is_direct: bool) {
         }
     }
     check(at);
+}
+
+/// A process moves evicted memory over other evicted memory, and forks by the system call alone. So
+/// does its child, before it touches anything. Each has the moved pages, or gets SIGBUS.
+fn moves_before_forks() {
+    const MOVED: usize = 64;
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let is_expected = |status: i32| status == 0 || status & 0x7f == libc::SIGBUS;
+    for _ in 0..6 {
+        let onto = raw::map(0, MOVED * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+        (0..MOVED).for_each(|page| raw::page(onto + page * PAGE)[..64].fill(word(page + 1)));
+        let from = filled();
+        await_leaving();
+        let moved = raw::remap(from, MOVED * PAGE, MOVED * PAGE, flags, onto);
+        let child = raw::fork_directly();
+        if child == 0 {
+            let grandchild = raw::fork_directly();
+            if grandchild == 0 {
+                check_in_order(onto, 0..MOVED);
+                raw::exit(0);
+            }
+            let status = raw::wait(grandchild);
+            raw::exit(if is_expected(status) { 0 } else { status >> 8 });
+        }
+        assert_eq!(moved, Ok(onto));
+        match raw::wait(child) {
+            status if is_expected(status) => {}
+            status => super::wrong(&format!("a child ended so: {status:#x}")),
+        }
+        check_in_order(onto, 0..MOVED);
+        raw::unmap(onto, MOVED * PAGE).expect("munmap");
+        raw::unmap(from + MOVED * PAGE, (PAGES - MOVED) * PAGE).expect("munmap");
+    }
 }
 
 /// A process unmaps or moves memory right after each fork that did not copy the first pages, while

@@ -1,4 +1,4 @@
-//! What the supervisor knows about a fork before it decides what the child has.
+//! Evidence about a fork, from before the supervisor decides which memory the child has.
 
 use super::changes::Changes;
 use super::fork_advice::ForkAdvice;
@@ -42,8 +42,8 @@ pub(crate) struct Uncertain {
 }
 
 impl Uncertain {
-    /// The same for two forks, of which the first is undecided: changes may have come before both,
-    /// and the first child's where the first fork had left something out.
+    /// The same for two forks, of which the first is undecided. Changes may have come before both;
+    /// those of the first child may have come where the first fork left memory out.
     pub(super) fn after(self, first: &Uncertain) -> Uncertain {
         let mut changes = first.changes.clone();
         self.changes.iter().for_each(|change| changes.push(change.clone()));

@@ -202,6 +202,19 @@ impl AddressSpace {
         evicted
     }
 
+    /// Whether the page of a fault may be poisoned by now, or waits for it: there were so many
+    /// poisonings when the fault was read. A fill would put zeros over the poison.
+    pub(crate) fn may_be_poisoned(&self, address: u64, poisonings: u64) -> bool {
+        self.layout.poisonings() != poisonings || self.layout.awaits_poison(address)
+    }
+
+    /// Poisons a page whose content is lost.
+    pub(crate) fn poison_lost(&mut self, page: u64) {
+        self.forget(page * PAGE..(page + 1) * PAGE);
+        self.layout.note_lost(page);
+        self.poison_doubtful();
+    }
+
     /// Poisons pages whose content is not known, unless mappings change.
     pub(crate) fn poison_doubtful(&mut self) {
         if !self.settle() {

@@ -76,6 +76,8 @@ pub(crate) struct Layout {
     removing: RangeSet,
     /// Evicted pages with unknown content that the kernel has not poisoned yet.
     poison_later: RangeSet,
+    /// How many times the kernel was asked to poison pages.
+    poisonings: u64,
     /// Slots of forgotten pages, until the space is unlocked.
     released: Vec<u32>,
 }
@@ -186,6 +188,16 @@ impl Layout {
 
     pub(super) fn note_poisoned(&mut self, range: Range<u64>) {
         self.poison_later.remove(range);
+        self.poisonings += 1;
+    }
+
+    /// Notes a page whose content is lost.
+    pub(super) fn note_lost(&mut self, page: u64) {
+        self.poison_later.insert(page * PAGE..(page + 1) * PAGE);
+    }
+
+    pub(crate) fn poisonings(&self) -> u64 {
+        self.poisonings
     }
 
     pub(super) fn released(&self) -> &[u32] {

@@ -22,7 +22,8 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::fork_event::{self, EndedMember};
-use super::page_fault::{Access, Fault, Touch};
+use super::page_fault::Fault;
+use super::touch::{Access, Touch};
 use super::worker_state::WorkerState;
 use super::{FaultServer, PAGE};
 use crate::address_space::handle::Locked;
@@ -97,7 +98,8 @@ impl Messages {
         for event in room[..count].iter_mut().filter_map(Message::take) {
             match event {
                 Event::PageFault { address, write, wp, thread } => {
-                    faults.push(Touch { thread, address, access: Access::of(write, wp) });
+                    let (access, poisonings) = (Access::of(write, wp), space.layout.poisonings());
+                    faults.push(Touch { thread, address, access, poisonings });
                 }
                 change if space.commands.take_own_change(&change) => {}
                 change => changes.push(change),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::process::{Resource, getrlimit};
 
 use super::entrance::leaves_spare_files;
-use super::page_fault::Touch;
+use super::touch::Touch;
 use super::wake_ups::WakeUps;
 use super::{FaultServer, PAGE};
 use crate::address_space::{AddressSpace, Occasion};

@@ -29,6 +29,7 @@ mod page_loader;
 mod pending_forks;
 mod spaces;
 mod token;
+mod touch;
 mod waiting;
 mod wake_ups;
 mod worker;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::page_loader::{PageLoader, RESTORED_MAX};
+use super::touch::{Access, Touch};
 use super::wake_ups::WakeUps;
 use super::{FaultServer, PAGE};
 use crate::address_space::AddressSpace;
@@ -20,41 +21,6 @@ use uzswap_sys::userfaultfd::Stopped;
 
 /// Pages of zeros for one fault at most.
 pub(super) const FRESH_MAX: usize = 64;
-
-/// The kind of access for which a thread waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
-    Read,
-    Write,
-    /// To write to a page that may be another process's as well.
-    FirstWrite,
-}
-
-impl Access {
-    /// By the flags of a fault: a write, and a write to a protected page.
-    pub(super) fn of(write: bool, wp: bool) -> Access {
-        match (wp, write) {
-            (true, _) => Access::FirstWrite,
-            (false, true) => Access::Write,
-            (false, false) => Access::Read,
-        }
-    }
-}
-
-/// A fault as the kernel reports it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Touch {
-    /// As the kernel numbers it: see `Process::reported_thread`.
-    pub(super) thread: u32,
-    pub(super) address: u64,
-    pub(super) access: Access,
-}
-
-impl Touch {
-    fn page(&self) -> u64 {
-        self.address / PAGE
-    }
-}
 
 /// A fault that is served, or that waits for headroom or for the file.
 #[derive(Debug)]
@@ -254,6 +220,10 @@ impl PageServer {
             self.not_filled(space, fault, Stopped { errno, done: 0 });
             return Resolution::Done;
         }
+        if space.may_be_poisoned(fault.touch.address, fault.touch.poisonings) {
+            self.wake_later(space, fault.page()..fault.page() + 1);
+            return Resolution::Done;
+        }
         if matches!(decision, Decision::Wait | Decision::WaitLonger) {
             return Resolution::NoRoom;
         }
@@ -374,10 +344,11 @@ impl PageServer {
     }
 
     /// Ends the process, or the wait of its thread, because a page cannot be restored.
-    fn lose(&self, space: &AddressSpace, page: u64, error: &dyn Display) {
+    fn lose(&mut self, space: &mut AddressSpace, page: u64, error: &dyn Display) {
         let (pid, address) = (space.process.pid().unwrap_or(0), page * PAGE);
         let text = format!("cannot restore page {address:#x} of process {pid}: {error}");
         self.pager.lose(space, page, &text);
+        self.wake_later(space, page..page + 1);
     }
 
     /// Some pages were filled for a fault, or none: those.
@@ -467,7 +438,8 @@ fn run_around(
     like: impl Fn(Place) -> bool,
 ) -> Range<u64> {
     let registered = space.registered_around(page, window);
-    let is_like = |page: &u64| like(space.table.get(*page).place);
+    let is_like =
+        |page: &u64| like(space.table.get(*page).place) && !space.layout.awaits_poison(page * PAGE);
     let below = (registered.start..page).rev().take_while(is_like).count() as u64;
     let above = (page + 1..registered.end).take_while(is_like).count() as u64;
     page - below..page + 1 + above
@@ -478,7 +450,7 @@ mod tests {
     use super::*;
 
     fn touch(thread: u32, address: u64, access: Access) -> Touch {
-        Touch { thread, address, access }
+        Touch { thread, address, access, poisonings: 0 }
     }
 
     #[test]
@@ -489,12 +461,5 @@ mod tests {
         assert!(!fault.is(1, &touch(3, 5 * PAGE, Access::Read)), "another thread");
         assert!(!fault.is(1, &touch(2, 6 * PAGE, Access::Read)), "another page");
         assert!(!fault.is(1, &touch(2, 5 * PAGE, Access::Write)), "another access");
-    }
-
-    #[test]
-    fn a_write_to_a_protected_page_is_a_first_write() {
-        let all = [(false, false), (true, false), (true, true), (false, true)];
-        let expected = [Access::Read, Access::Write, Access::FirstWrite, Access::FirstWrite];
-        assert_eq!(all.map(|(write, wp)| Access::of(write, wp)), expected);
     }
 }

@@ -1,6 +1,7 @@
 //! Faults that wait: for headroom, or for the file behind the pool.
 
-use super::page_fault::{Fault, Touch};
+use super::page_fault::Fault;
+use super::touch::Touch;
 use crate::SpaceHandle;
 
 /// Faults that wait.
@@ -66,11 +67,11 @@ mod tests {
     use super::*;
     use crate::address_space::AddressSpace;
     use crate::address_space::handle::SharedAddressSpace;
-    use crate::fault::page_fault::Access;
+    use crate::fault::touch::Access;
     use std::time::Instant;
 
     fn touch(thread: u32) -> Touch {
-        Touch { thread, address: 4096, access: Access::Read }
+        Touch { thread, address: 4096, access: Access::Read, poisonings: 0 }
     }
 
     fn fault(thread: u32) -> Fault {

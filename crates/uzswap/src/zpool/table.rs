@@ -162,7 +162,7 @@ impl<P, S, const LISTS: usize> Table<P, S, LISTS> {
         }
     }
 
-    /// Walks a list of entries that are to be used ones, and right for it; their number and the
+    /// Walks a list, each entry of which must have pages and be right for it; their number and the
     /// last of them.
     pub(super) fn audit_list(
         &self,

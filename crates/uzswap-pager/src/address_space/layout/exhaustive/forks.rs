@@ -259,7 +259,7 @@ impl State {
     }
 
     /// Makes the supervisor's steps. The spaces of parent and child after them, and whether a page
-    /// of the child is unknown; or the page of the child of which the table is wrong.
+    /// of the child is unknown. An error names the page of which the child's table is wrong.
     fn replay(&self, at_first: &Pages) -> Result<(Spaces, bool), String> {
         let mut parent = space_of(at_first);
         let mut child = AddressSpace::of_nothing();
