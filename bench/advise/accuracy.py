@@ -23,7 +23,9 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OWN = os.path.join(HERE, "../../crates/uzswap-cli/tests/programs")
-COMPRESSORS = ",".join(f"{name}~auto" for name in ("lz4", "lzo", "lzo-rle", "zstd", "deflate"))
+# As `run` keeps pages.
+FILTER = ["--filter", "auto"]
+COMPRESSORS = "lz4,lzo,lzo-rle,zstd,deflate"
 # The rule of crates/uzswap-cli/src/report/choice.rs.
 SAVING_MIN, US_PER_PERCENT = 3.0, 1.0
 
@@ -94,8 +96,8 @@ def choose(rows):
 
 def sweep(uzswap, command):
     """Memory and time a page of each combination, on all pages."""
-    flags = ["--zpool", "packed,zsmalloc,zbud,z3fold", "--compressor", COMPRESSORS, "--runs", "1"]
-    flags += ["--sample", "all", "--tree", "--json"]
+    flags = ["--zpool", "packed,zsmalloc,zbud,z3fold", "--compressor", COMPRESSORS, *FILTER]
+    flags += ["--runs", "1", "--sample", "all", "--tree", "--json"]
     document, _ = answer(uzswap, "compare", *flags, "--", *command)
     rows = []
     for row in document["combinations"]:
@@ -123,9 +125,9 @@ def measure(uzswap, command, runs):
     limit = run["settings"][0]["lines"][0].split("--limit ")[1].split()[0]
     rows = sweep(uzswap, command)
     best = choose(rows)
-    compressor = f"{run['compressor']}~auto"
-    advised = next(row for row in rows if row[2] == f"packed {compressor}")
-    flags = ["--limit", limit, "--zpool", "packed", "--compressor", compressor]
+    compressor = run["compressor"]
+    advised = next(row for row in rows if row[2] == f"packed {compressor}~auto")
+    flags = ["--limit", limit, "--zpool", "packed", "--compressor", compressor, *FILTER]
     live, _ = answer(uzswap, "compare", *flags, "--runs", str(runs), "--json", "--", *command)
     row = live["combinations"][0]
     if not row["runs"]:
