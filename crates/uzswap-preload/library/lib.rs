@@ -67,10 +67,9 @@ impl LentDoor {
     }
 
     /// A thread is about to fork. While one does, the descriptor stays as it is.
-    fn lend(&self) {
+    fn lend(&self, for_forks: Option<&ForForks>) {
         self.locked(|| {
             if self.forks.fetch_add(1, Ordering::Relaxed) == 0 {
-                let for_forks = ready_helper().map(|(for_forks, _)| for_forks);
                 let door = for_forks.and_then(helper::borrow_door).map_or(0, |door| door + 1);
                 self.descriptor.store(door, Ordering::Relaxed);
             }
@@ -196,9 +195,12 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
 
 /// Runs before a fork.
 extern "C" fn will_fork() {
-    announce_fork();
-    note_forking(true);
-    LENT_DOOR.lend();
+    let ready = ready_helper();
+    if let Some((for_forks, control)) = ready {
+        announce_fork(for_forks, control);
+        note_forking(control, true);
+    }
+    LENT_DOOR.lend(ready.map(|(for_forks, _)| for_forks));
 }
 
 /// State of the helper and its memory, if there is one and it is ready.
@@ -213,8 +215,7 @@ fn ready_helper() -> Option<(&'static ForForks, &'static Control)> {
 }
 
 /// Where a fork matters to the supervisor, goes on once that is prepared.
-fn announce_fork() {
-    let Some((for_forks, control)) = ready_helper() else { return };
+fn announce_fork(for_forks: &ForForks, control: &Control) {
     let number = control.forks.fetch_add(1, Ordering::Relaxed).saturating_add(1);
     let from = control.tell_forks_from.load(Ordering::Relaxed);
     if from != 0 && number >= from {
@@ -223,8 +224,7 @@ fn announce_fork() {
 }
 
 /// Tells the supervisor that the calling thread is in a fork, or no longer.
-fn note_forking(is_in_fork: bool) {
-    let Some((_, control)) = ready_helper() else { return };
+fn note_forking(control: &Control, is_in_fork: bool) {
     let local = 0_u8;
     let here = core::hint::black_box(&raw const local).addr() as u64;
     for thread in &control.forking {
@@ -242,7 +242,9 @@ fn note_forking(is_in_fork: bool) {
 
 /// Runs in the parent after a fork, or where it failed.
 extern "C" fn has_forked() {
-    note_forking(false);
+    if let Some((_, control)) = ready_helper() {
+        note_forking(control, false);
+    }
     LENT_DOOR.take_back();
 }
 

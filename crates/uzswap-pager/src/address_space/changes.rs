@@ -43,8 +43,8 @@ impl Changes {
         self.0.push(change);
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Change> {
-        self.0.iter()
+    pub(super) fn append(&mut self, later: &Changes) {
+        self.0.extend_from_slice(&later.0);
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -46,7 +46,7 @@ impl Uncertain {
     /// those of the first child may have come where the first fork left memory out.
     pub(super) fn after(self, first: &Uncertain) -> Uncertain {
         let mut changes = first.changes.clone();
-        self.changes.iter().for_each(|change| changes.push(change.clone()));
+        changes.append(&self.changes);
         Uncertain {
             answers: first.answers.iter().cloned().chain(self.answers).collect(),
             changes,

@@ -303,7 +303,7 @@ pub(crate) fn is_helper(thread: u32) -> io::Result<bool> {
 
 /// The bytes by which a thread makes a mapping larger just now: it waits in mremap(2).
 pub(crate) fn growth_under_way(thread: u32) -> Option<u64> {
-    growth(&fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?)
+    growth(&system_call_of(thread)?)
 }
 
 /// The same by a line of /proc/PID/syscall: the call and its arguments.
@@ -312,23 +312,30 @@ fn growth(syscall: &str) -> Option<u64> {
     if fields.next()?.parse() != Ok(libc::SYS_mremap) {
         return None;
     }
-    let mut bytes = fields.skip(1).map_while(|field| {
-        let bytes = u64::from_str_radix(field.strip_prefix("0x")?, 16).ok()?;
-        bytes.checked_next_multiple_of(PAGE_SIZE as u64)
-    });
+    let mut bytes = fields
+        .skip(1)
+        .map_while(|field| hexadecimal(field)?.checked_next_multiple_of(PAGE_SIZE as u64));
     let (before, after) = (bytes.next()?, bytes.next()?);
     after.checked_sub(before).filter(|&growth| growth > 0)
 }
 
 /// The stack pointer of a thread that waits in the kernel; `None` while it runs, or has ended.
 pub(crate) fn stack_pointer(thread: u32) -> Option<u64> {
-    stack_pointer_of(&fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?)
+    stack_pointer_of(&system_call_of(thread)?)
 }
 
 /// The same by a line of /proc/PID/syscall, which ends with it and the program counter.
 fn stack_pointer_of(syscall: &str) -> Option<u64> {
-    let stack_pointer = syscall.split_ascii_whitespace().rev().nth(1)?;
-    u64::from_str_radix(stack_pointer.strip_prefix("0x")?, 16).ok()
+    hexadecimal(syscall.split_ascii_whitespace().rev().nth(1)?)
+}
+
+/// The line of /proc/PID/syscall.
+fn system_call_of(thread: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{thread}/syscall")).ok()
+}
+
+fn hexadecimal(field: &str) -> Option<u64> {
+    u64::from_str_radix(field.strip_prefix("0x")?, 16).ok()
 }
 
 /// The number of a thread in its own PID namespace, if that is another one. `None` for an ended
