@@ -4,7 +4,7 @@ use comfy_table::Table;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::cell::{Field, named};
+use super::cell::{Field, named, one};
 use super::format::{
     Screen, counted, fact, fitted, listed, mib, nanoseconds, once_each, section, share, thousands,
     wrapped,
@@ -254,7 +254,6 @@ pub(super) fn fields(findings: &Findings, document: &Value, run: usize) -> Vec<F
         MaxPool::None => String::new(),
         MaxPool::Bytes(bytes) => bytes.to_string(),
     };
-    let one = |name: &str, value: String| (name.to_owned(), value);
     let mut fields = vec![one("max_pool_bytes", max_pool)];
     fields.extend(named(&document["limit"], run, "lru,written_as,when_full,shrinker"));
     fields.push(one("pool_hit_share", format!("{:.6}", access.pool_hit_share_by_run[run])));

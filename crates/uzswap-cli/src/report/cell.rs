@@ -5,6 +5,11 @@ use serde_json::Value;
 /// A name and its cell.
 pub(super) type Field = (String, String);
 
+/// A field that the document has in another form.
+pub(super) fn one(name: &str, value: String) -> Field {
+    (name.to_owned(), value)
+}
+
 /// A cell: times and shares with six decimals.
 pub(super) fn cell(value: &Value) -> String {
     match value {
@@ -21,7 +26,7 @@ pub(super) fn cell(value: &Value) -> String {
 pub(super) fn named(document: &Value, run: usize, names: &str) -> Vec<Field> {
     let of = |name: &str| {
         let value = &document[name];
-        (name.to_owned(), cell(value.get(run).unwrap_or(value)))
+        one(name, cell(value.get(run).unwrap_or(value)))
     };
     names.split(',').map(of).collect()
 }

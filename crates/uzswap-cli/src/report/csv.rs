@@ -1,6 +1,6 @@
 //! CSV: a row a run. Most columns are fields of the JSON document, by their names.
 
-use super::cell::named;
+use super::cell::{named, one};
 use super::{Report, access_section};
 
 /// One row a run, under a header line.
@@ -11,7 +11,6 @@ pub(super) fn rows(report: &Report) -> String {
         let document = serde_json::to_value(findings).expect("numbers and texts");
         let of = |run, names: &str| named(&document, run, names);
         for run in 0..findings.real_s.len() {
-            let one = |name: &str, value: String| (name.to_owned(), value);
             let mut fields = of(run, "zpool,compressor,index,mapping");
             fields.push(one("run", (run + 1).to_string()));
             fields.extend(of(run, FIGURES));
