@@ -139,8 +139,8 @@ void uz_options_free(uz_options * options);
 //   shrinker.dynamic         true: it also writes long before the limit, by the pressure
 //   shrinker.compact_percent 0 to 100: it compacts a pool of which more is unused
 //
-// Errors: UZ_NAME, UZ_VALUE, UZ_ARGUMENT. uz_zswap_new() reports a number out of its range. It
-// also refuses an option that would be ignored, such as `file.bytes` without `file.path`.
+// Errors: UZ_NAME, UZ_VALUE, UZ_ARGUMENT. uz_zswap_new() reports a number out of its range, and
+// an option that it would ignore, such as `file.bytes` without `file.path`.
 uz_status uz_options_set(uz_options * options, const char * name, const char * value);
 
 // Makes an empty store and writes its handle to `*zswap`, which is NULL after a failure. The

@@ -247,8 +247,8 @@ pub extern "C" fn uz_options_free(options: Owned<Options>) {
 ///   shrinker.dynamic         true: it also writes long before the limit, by the pressure
 ///   shrinker.compact_percent 0 to 100: it compacts a pool of which more is unused
 ///
-/// Errors: UZ_NAME, UZ_VALUE, UZ_ARGUMENT. uz_zswap_new() reports a number out of its range. It
-/// also refuses an option that would be ignored, such as `file.bytes` without `file.path`.
+/// Errors: UZ_NAME, UZ_VALUE, UZ_ARGUMENT. uz_zswap_new() reports a number out of its range, and
+/// an option that it would ignore, such as `file.bytes` without `file.path`.
 #[unsafe(no_mangle)]
 pub extern "C" fn uz_options_set(options: Shared<Options>, name: Text, value: Text) -> Status {
     call(|| {

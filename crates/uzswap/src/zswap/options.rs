@@ -178,9 +178,9 @@ impl ZswapOptions {
         Zswap::new(self)
     }
 
-    /// Checks that no option would be ignored. Each is at its default, or has an effect beside the
-    /// others. [`Zswap::new`] does not check this: a sweep over allocators may keep the options of
-    /// one of them.
+    /// Checks that no option would be ignored: each is at its default, or has an effect beside the
+    /// others. A sweep over allocators may keep the options of one of them, so [`Zswap::new`] does
+    /// not check this.
     ///
     /// # Errors
     ///
