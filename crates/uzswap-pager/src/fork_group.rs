@@ -98,9 +98,67 @@ impl PartialEq for ForkGroup {
     }
 }
 
+/// The part of a process in the memory of its group, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Exclusive bytes.
+    own_bytes: u64,
+    /// Shared bytes.
+    common_bytes: u64,
+}
+
+impl Part {
+    /// The part of a process with so many resident bytes and this `Pss_Anon`. All members are
+    /// assumed to share its shared pages.
+    pub(crate) fn of(bytes: u64, resident: u64, members: u32) -> Part {
+        let own_bytes = match u64::from(members) {
+            0 | 1 => bytes,
+            members => (bytes * members).saturating_sub(resident) / (members - 1),
+        };
+        let own_bytes = own_bytes.min(bytes).min(resident);
+        let common_bytes = (bytes - own_bytes) * u64::from(members);
+        Part { own_bytes, common_bytes: common_bytes.min(resident - own_bytes) }
+    }
+
+    /// Shared bytes.
+    pub(crate) fn common_bytes(&self) -> u64 {
+        self.common_bytes
+    }
+
+    /// Bytes in its own count, if `of` members count all shared pages; and how many of them are
+    /// shared.
+    pub(crate) fn counted_of(&self, of: u32) -> (u64, u64) {
+        let part_bytes = self.common_bytes / u64::from(of.max(1));
+        (self.own_bytes + part_bytes, part_bytes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_add_up_to_what_a_group_takes() {
+        const SHARED: u64 = 96 << 20;
+        for (members, asked) in [(2, 2_u32), (32, 32), (32, 24), (3, 1)] {
+            // Each has so much alone, and all of them the rest.
+            let own = |number: u64| number << 20;
+            let (mut bytes, mut lent) = (0, 0);
+            for number in 0..u64::from(asked) {
+                let answer = own(number) + SHARED / u64::from(members);
+                let part = Part::of(answer, own(number) + SHARED, members);
+                bytes += part.own_bytes;
+                lent += part.common_bytes / u64::from(asked);
+            }
+            let is_about = |a: u64, b: u64| a.abs_diff(b) < 4096;
+            assert!(is_about(lent, SHARED), "{lent} of {SHARED}, {members} members");
+            assert!(is_about(bytes, (0..u64::from(asked)).map(own).sum()));
+        }
+        // Alone; and a process that shares nothing, or has nothing any more.
+        assert_eq!(Part::of(7, 7, 1), Part { own_bytes: 7, common_bytes: 0 });
+        assert_eq!(Part::of(7, 7, 5), Part { own_bytes: 7, common_bytes: 0 });
+        assert_eq!(Part::of(7, 5, 5), Part { own_bytes: 5, common_bytes: 0 });
+    }
 
     #[test]
     fn members_come_and_go_and_are_counted() {

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::resident::Resident;
 use super::{AddressSpace, PAGE};
-use crate::fork_group::{ForkGroup, Member};
+use crate::fork_group::{ForkGroup, Member, Part};
 use crate::program::procfs::Size;
 use crate::{SpaceHandle, lock};
 
@@ -51,47 +52,9 @@ pub(crate) struct Charge {
     /// A child whose helper is expected.
     awaits_helper: bool,
     shared: Shared,
-    /// Resident pages at the last sample.
-    was_resident: Option<u64>,
-    /// Pages that faults brought since the last sample, less evicted pages.
-    faulted_pages: i64,
+    resident: Resident,
     /// Bytes that it counted for at the last sample.
     counted: u64,
-}
-
-/// The part of a process in the memory of its group, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part {
-    /// Exclusive bytes.
-    own_bytes: u64,
-    /// Shared bytes.
-    common_bytes: u64,
-}
-
-impl Part {
-    /// The part of a process with so many resident bytes and this `Pss_Anon`. All members are
-    /// assumed to share its shared pages.
-    pub(crate) fn of(bytes: u64, resident: u64, members: u32) -> Part {
-        let own_bytes = match u64::from(members) {
-            0 | 1 => bytes,
-            members => (bytes * members).saturating_sub(resident) / (members - 1),
-        };
-        let own_bytes = own_bytes.min(bytes).min(resident);
-        let common_bytes = (bytes - own_bytes) * u64::from(members);
-        Part { own_bytes, common_bytes: common_bytes.min(resident - own_bytes) }
-    }
-
-    /// Shared bytes.
-    pub(crate) fn common_bytes(&self) -> u64 {
-        self.common_bytes
-    }
-
-    /// Bytes in its own count, if `of` members count all shared pages; and how many of them are
-    /// shared.
-    pub(crate) fn counted_of(&self, of: u32) -> (u64, u64) {
-        let part_bytes = self.common_bytes / u64::from(of.max(1));
-        (self.own_bytes + part_bytes, part_bytes)
-    }
 }
 
 /// The answer of a process to a survey.
@@ -205,7 +168,7 @@ impl Charge {
 
     /// Notes pages that a fault brought, or, if negative, evicted pages.
     pub(super) fn note_faulted(&mut self, pages: i64) {
-        self.faulted_pages += pages;
+        self.resident.note_faulted(pages);
     }
 
     /// The charge of the process, with so many resident bytes.
@@ -215,11 +178,19 @@ impl Charge {
     }
 
     /// Growth since the last sample that no fault brought, in bytes. It is too low while an
-    /// eviction is not noted yet.
+    /// eviction is not noted yet. Shared pages that the process gave back left its count, and not
+    /// the group's usage.
     pub(crate) fn take_unobserved_growth(&mut self, size: Size) -> i64 {
-        let faulted = std::mem::take(&mut self.faulted_pages);
-        let before = self.was_resident.replace(size.anonymous).unwrap_or(size.anonymous);
-        (size.anonymous as i64 - before as i64 - faulted) * PAGE as i64
+        let unexplained = self.resident.sample(size.anonymous);
+        if let Some(group) = self.group.as_deref().filter(|group| group.members() > 1) {
+            let given_back = unexplained.given_back * PAGE;
+            let lent = self.shared.lent_bytes.min(self.counted + given_back);
+            let shared = (self.shared.bytes + lent) as f64;
+            let before = (size.anonymous * PAGE + given_back).max(1) as f64;
+            let still_there = given_back as f64 * (shared / before).min(1.0);
+            group.part(still_there as usize / PAGE as usize);
+        }
+        unexplained.grown * PAGE as i64
     }
 
     /// Its parent counts the memory that it inherited. Not `for_sure`: COW copies may have been
@@ -333,7 +304,7 @@ impl AddressSpace {
 
     /// The same at the last sample.
     pub(crate) fn seen_bytes(&self) -> u64 {
-        self.charge.was_resident.map_or_else(|| self.resident_bytes(), |pages| pages * PAGE)
+        self.charge.resident.pages().map_or_else(|| self.resident_bytes(), |pages| pages * PAGE)
     }
 
     /// The same for a process of this size.
@@ -395,29 +366,6 @@ pub(crate) fn process_size(space: &SpaceHandle) -> Option<Size> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn parts_add_up_to_what_a_group_takes() {
-        const SHARED: u64 = 96 << 20;
-        for (members, asked) in [(2, 2_u32), (32, 32), (32, 24), (3, 1)] {
-            // Each has so much alone, and all of them the rest.
-            let own = |number: u64| number << 20;
-            let (mut bytes, mut lent) = (0, 0);
-            for number in 0..u64::from(asked) {
-                let answer = own(number) + SHARED / u64::from(members);
-                let part = Part::of(answer, own(number) + SHARED, members);
-                bytes += part.own_bytes;
-                lent += part.common_bytes / u64::from(asked);
-            }
-            let is_about = |a: u64, b: u64| a.abs_diff(b) < 4096;
-            assert!(is_about(lent, SHARED), "{lent} of {SHARED}, {members} members");
-            assert!(is_about(bytes, (0..u64::from(asked)).map(own).sum()));
-        }
-        // Alone; and a process that shares nothing, or has nothing any more.
-        assert_eq!(Part::of(7, 7, 1), Part { own_bytes: 7, common_bytes: 0 });
-        assert_eq!(Part::of(7, 7, 5), Part { own_bytes: 7, common_bytes: 0 });
-        assert_eq!(Part::of(7, 5, 5), Part { own_bytes: 5, common_bytes: 0 });
-    }
-
     fn member(group: &ForkGroup, resident: u64) -> Charge {
         let mut charge = Charge::default();
         charge.join(group, resident);
@@ -440,6 +388,29 @@ mod tests {
         assert_eq!((charge.count(100), charge.lent_bytes()), (90, 50));
         charge.inherit(30);
         assert_eq!((charge.count(100), charge.lent_bytes()), (100, 60));
+    }
+
+    #[test]
+    fn shared_pages_that_a_process_gives_back_stay_in_the_usage_of_its_group() {
+        let group = ForkGroup::default();
+        let [mut parent, mut child] = [(); 2].map(|()| member(&group, 100 * PAGE));
+        child.share_all(None, true);
+        let size = |anonymous| Size { mapped: 200, anonymous, others: 0 };
+        let give_back = |charge: &mut Charge, [before, after]: [u64; 2]| {
+            let copied = group.copied();
+            for anonymous in [before, after, after] {
+                charge.count(anonymous * PAGE);
+                charge.take_unobserved_growth(size(anonymous));
+            }
+            group.copied() - copied
+        };
+        assert_eq!(give_back(&mut parent, [100, 80]), 20, "it counts all, and shares all");
+        assert_eq!(give_back(&mut child, [100, 80]), 20, "it counts nothing, and shares all");
+        // 20 exclusive pages, and half of the 60 others.
+        parent.count_part(&answer(80 * PAGE, Part::of(50 * PAGE, 80 * PAGE, 2), 0), 2);
+        assert_eq!(give_back(&mut parent, [80, 40]), 30, "in proportion");
+        drop(child);
+        assert_eq!(give_back(&mut parent, [40, 30]), 0, "nobody else has them");
     }
 
     #[test]

@@ -11,8 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::address_space::Part;
-use crate::fork_group::{ForkGroup, Member};
+use crate::fork_group::{ForkGroup, Member, Part};
 use crate::locks::{Lock, OUTSIDERS};
 use crate::program::peer::Peer;
 use crate::program::procfs::ProcessFiles;

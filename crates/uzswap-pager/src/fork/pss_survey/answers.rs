@@ -148,7 +148,7 @@ pub(super) fn known_of<'a>(
 mod tests {
     use super::super::member;
     use super::*;
-    use crate::address_space::Part;
+    use crate::fork_group::Part;
 
     fn answer(space: &SpaceHandle, group: &ForkGroup, part: Option<Part>) -> Answer {
         let measured =

@@ -19,8 +19,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::account::Figures;
-use crate::address_space::{Part, SurveyAnswer};
+use crate::address_space::SurveyAnswer;
 use crate::fork::outsiders::Outsider;
+use crate::fork_group::Part;
 use crate::{Pager, SpaceHandle, lock, resident_bytes};
 use answers::{Answer, Asked, Known, MANY, known_of};
 pub(crate) use usage_total::UsageTotal;

@@ -8,8 +8,9 @@ use super::PssSurvey;
 use super::answers::{Answer, Asked, known_of};
 use super::usage_total::UsageTotal;
 use crate::address_space::handle::SharedAddressSpace;
-use crate::address_space::{AddressSpace, Part, SurveyAnswer};
+use crate::address_space::{AddressSpace, SurveyAnswer};
 use crate::fork::outsiders::bequeath;
+use crate::fork_group::Part;
 use crate::{PAGE_SIZE, SpaceHandle, lock};
 use uzswap::random::SplitMix64;
 
