@@ -60,7 +60,7 @@ def programs(folder):
         ("perl, small", False, ["perl", "-e", small]),
         ("static", False, [static]),
         ("c++", False, ["g++", "-O2", "-c", source, "-o", "/dev/null"]),
-        ("git gc", False, ["git", "-C", repository, "gc", "-q", "--aggressive"]),
+        ("git repack", False, ["git", "-C", repository, "repack", "-adfq"]),
         ("php", False, ["php", "-r", php]),
         ("python lists", True, ["python3", os.path.join(OWN, "lists.py"), "4"]),
         ("node maps", True, ["node", os.path.join(OWN, "maps.js"), "1"]),

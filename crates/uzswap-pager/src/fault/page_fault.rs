@@ -325,6 +325,7 @@ impl PageServer {
                     let heat = if at == page { self.pager.heat_of_restored(slot) } else { 0 };
                     if heat > 0 {
                         space.faults.note_refault();
+                        self.pager.store.note_refault(slot);
                     }
                     space.returned(at, heat);
                     self.pager.store.release(slot);

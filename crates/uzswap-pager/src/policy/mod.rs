@@ -6,6 +6,7 @@ pub(crate) mod oom;
 pub(crate) mod readahead;
 pub(crate) mod recompress;
 pub(crate) mod refaults;
+pub(crate) mod shared_turns;
 pub(crate) mod thrashing;
 pub(crate) mod throttle;
 pub(crate) mod victim;

@@ -12,15 +12,7 @@ use uzswap::page::PAGE_SIZE;
 const KEPT_MAX: u64 = 1 << 20;
 
 /// Pages of groups of so many members are evicted without a survey.
-const FEW: u32 = 2;
-
-/// Pages of larger groups are evicted in one of so many rounds at most. An eviction makes a COW
-/// copy of such a page for each process, and each process restores the page alone. With turns,
-/// 60 children in 32 MiB took 1.1 s, without them 14 s. But exclusive pages may be those in use.
-const SHARED_TURN_MIN: u32 = 4;
-
-/// Rounds without a search for exclusive pages after one that found none: it walks all pages.
-const EXCLUSIVE_PAUSE: u64 = 32;
+pub(super) const FEW: u32 = 2;
 
 /// Pages of a batch, and their part of the resident pages. A thread that faults meanwhile waits for
 /// the whole batch; larger batches make fewer of these moments.
@@ -70,14 +62,6 @@ pub(crate) fn sort<T>(spaces: &mut [(Candidate, T)]) {
 /// pages each, so a sample of all after each would take longer than the eviction.
 pub(crate) fn pages_wanted(excess_bytes: u64) -> usize {
     ((excess_bytes / PAGE_SIZE as u64) as usize).clamp(1, PAGES_MIN)
-}
-
-/// Whether a round first searches for exclusive pages, after a round that found none. The largest
-/// group has `members_max` processes.
-pub(crate) fn spares_shared(round: u64, members_max: u32, found_none: Option<u64>) -> bool {
-    let is_turn_of_shared = round.is_multiple_of(members_max.max(SHARED_TURN_MIN).into());
-    let is_paused = found_none.is_some_and(|before| round < before + EXCLUSIVE_PAUSE);
-    members_max > FEW && !is_turn_of_shared && !is_paused
 }
 
 /// Whether pages that so many processes share may be evicted. Each process restores such a page for
@@ -161,20 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn widely_shared_pages_take_their_turn_once_in_as_many_rounds_as_there_are_processes() {
-        let turns =
-            |members| (1..=12).filter(|round| !spares_shared(*round, members, None)).count();
-        assert_eq!([1, 2, 3, 4, 5, 6, 7].map(turns), [12, 12, 3, 3, 2, 2, 1]);
-        assert_eq!([3, 4, 5].map(|round| spares_shared(round, 5, None)), [true, true, false]);
-        assert_eq!(
-            [41, 42, 43].map(|round| spares_shared(round, 3, Some(10))),
-            [false, true, true]
-        );
-        assert_eq!([2, 3].map(|members| candidate(0, members).shares_widely()), [false, true]);
-    }
-
-    #[test]
     fn a_group_of_three_gives_shared_pages_only_after_a_survey_or_many_rounds() {
+        assert_eq!([2, 3].map(|members| candidate(0, members).shares_widely()), [false, true]);
         let may = may_evict_shared;
         assert!(!may(3, false, false, false) && may(2, false, false, false));
         assert!(may(3, true, false, false) && may(3, false, true, false));

@@ -20,6 +20,7 @@ use crate::fork::outsiders::without_pages_of;
 use crate::fork_group::ForkGroup;
 use crate::locks::{Lock, PATIENCE};
 use crate::policy::oom::{OomDetector, Outlook, Seen};
+use crate::policy::shared_turns::{Pages, SharedTurns};
 use crate::policy::victim::{self, Batches, Candidate};
 use crate::program::helper::{Heard, Helper, Patience};
 use crate::reclaim::batch_store::{BatchStore, relatives};
@@ -52,8 +53,7 @@ pub(crate) struct Evictor {
     pressure: OomDetector,
     evictable: Evictable,
     patience: Lock<Patience, PATIENCE>,
-    /// The last round that found no exclusive pages.
-    found_no_exclusive: Option<u64>,
+    shared_turns: SharedTurns,
 }
 
 impl Evictor {
@@ -68,7 +68,7 @@ impl Evictor {
             pressure: OomDetector::default(),
             evictable: Evictable::new(Instant::now()),
             patience: Lock::new(Patience::new(Instant::now())),
-            found_no_exclusive: None,
+            shared_turns: SharedTurns::default(),
         }
     }
 
@@ -203,13 +203,12 @@ impl Evictor {
         }
         victim::sort(&mut spaces);
         let members_max = spaces.iter().map(|(candidate, _)| candidate.members).max().unwrap_or(1);
-        let round = self.pager.progress.rounds() + 1; // this one
-        if victim::spares_shared(round, members_max, self.found_no_exclusive) {
+        if self.shared_turns.begin(members_max, self.pager.store.refaults()) {
             let freed = self.evict_from_some_of(&spaces, true);
             if freed > 0 {
                 return freed;
             }
-            self.found_no_exclusive = Some(round);
+            self.shared_turns.note_no_exclusive();
         }
         self.evict_from_some_of(&spaces, false)
     }
@@ -284,6 +283,10 @@ impl Evictor {
                 moved.shared = moved_then.shared;
                 moved.refused.extend(moved_then.refused);
             }
+            // With `alone`, the kernel takes exclusive pages for shared ones.
+            let shared = if alone { 0 } else { (moved_pages - moved.pages) as u64 };
+            let exclusive = moved_pages as u64 - shared;
+            self.shared_turns.note_evicted(Pages { exclusive, shared });
             let (refused_moved, dropped) = self.move_refused(space, moved.refused, alone)?;
             freed += dropped;
             has_moved = moved_pages + refused_moved > 0;

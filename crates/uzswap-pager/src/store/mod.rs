@@ -17,6 +17,7 @@ use crate::account::sample::StoreUsage;
 use crate::page_table::key;
 use crate::policy::clock;
 use crate::policy::recompress::Density;
+use crate::policy::shared_turns::Pages;
 use release_queue::ReleaseQueue;
 use slots::{Slots, Version};
 use uzswap::page::{Page, PageKey};
@@ -273,6 +274,16 @@ impl PageStore {
     /// Heat of a page that is restored from the slot, while so many pages are resident.
     pub(crate) fn heat_of_restored(&self, slot: u32, resident_pages: u64) -> u8 {
         clock::heat_of_restored(self.slots.taken_since(slot), resident_pages)
+    }
+
+    /// A process touched a page of the slot soon after the eviction. The page is not released yet.
+    pub(crate) fn note_refault(&self, slot: u32) {
+        self.slots.note_refault(slot);
+    }
+
+    /// Refaults since the start, of exclusive and of shared pages.
+    pub(crate) fn refaults(&self) -> Pages {
+        self.slots.refaults()
     }
 
     /// Memory of the store without the table of slots.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::free_slots::FreeSlots;
 use crate::locks::{Lock, SLOTS};
 use crate::page_table::NUMBERS;
+use crate::policy::shared_turns::Pages;
 use uzswap::page::Page;
 
 /// A slot since it was taken: another page may have the slot later, and never the version.
@@ -38,6 +39,8 @@ struct Inner {
     free: FreeSlots,
     /// Pages that do not fit the pool, of slots that have none in the store.
     whole: BTreeMap<u32, Box<Page>>,
+    /// Since the start. A page is a shared one if its slot had other holders.
+    refaults: Pages,
 }
 
 impl Inner {
@@ -78,6 +81,7 @@ impl Slots {
             taken: 0,
             free: FreeSlots::new(unit_pages),
             whole: BTreeMap::new(),
+            refaults: Pages::default(),
         }))
     }
 
@@ -120,6 +124,20 @@ impl Slots {
     /// If the slot stands for no page.
     pub(crate) fn share(&self, slot: u32) {
         *self.0.lock().holders_of(slot) += 1;
+    }
+
+    /// A process touched a page of the slot soon after the eviction. The page is not released yet.
+    pub(crate) fn note_refault(&self, slot: u32) {
+        let mut inner = self.0.lock();
+        match *inner.holders_of(slot) {
+            1 => inner.refaults.exclusive += 1,
+            _ => inner.refaults.shared += 1,
+        }
+    }
+
+    /// Refaults since the start.
+    pub(crate) fn refaults(&self) -> Pages {
+        self.0.lock().refaults
     }
 
     /// A page is not this one any more. Whether it was the last: the caller must remove the key and
@@ -255,6 +273,17 @@ mod tests {
         slots.free(0);
         let text = "slot 0, taken as number 1, is named by 0 pages, counts 0, and is free 2 times";
         assert_eq!(wrong(&[1, 1], false), [text]);
+    }
+
+    #[test]
+    fn refaults_are_counted_by_whether_another_page_has_the_slot() {
+        let slots = Slots::new(1);
+        let slot = slots.take().unwrap();
+        slots.share(slot);
+        slots.note_refault(slot);
+        slots.release(slot);
+        (0..2).for_each(|_| slots.note_refault(slot));
+        assert_eq!(slots.refaults(), Pages { exclusive: 2, shared: 1 });
     }
 
     #[test]
