@@ -115,7 +115,7 @@ pub(super) struct Compare {
     )]
     seed: u64,
 
-    /// zsmalloc (the base), zbud, z3fold, zblock [default: the first three]
+    /// zsmalloc (the base), zbud, z3fold, zblock, packed [default: first 3]
     #[arg(
         long,
         help_heading = "Comparison",

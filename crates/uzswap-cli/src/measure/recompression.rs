@@ -25,6 +25,11 @@ pub struct Timed<'a> {
 }
 
 impl Timed<'_> {
+    /// The compressor without its filter: a filter makes no second compressor of it.
+    fn unfiltered(&self) -> &str {
+        self.compressor.split_once('~').map_or(self.compressor, |(name, _)| name)
+    }
+
     fn us_per_page(&self) -> f64 {
         self.store_us + self.load_us
     }
@@ -35,7 +40,7 @@ impl Timed<'_> {
 pub fn answer(all: &[Timed<'_>], returned: Option<f64>) -> Option<String> {
     let some = || all.iter().filter(|one| one.compressor != "none" && one.bytes.is_finite());
     let fast = some().min_by(|a, b| a.us_per_page().total_cmp(&b.us_per_page()))?;
-    let others = || some().filter(|other| other.compressor != fast.compressor);
+    let others = || some().filter(|other| other.unfiltered() != fast.unfiltered());
     let dense = others().min_by(|a, b| a.bytes.total_cmp(&b.bytes))?;
     let saved = (1.0 - dense.bytes / fast.bytes.max(1e-9)) * 100.0;
     let pair = format!("{} recompressed by {}", fast.compressor, dense.compressor);
@@ -115,6 +120,11 @@ mod tests {
         assert_eq!(answer(&[lz4], None), None);
         assert_eq!(answer(&[lz4, lz4, timed("none", 4096.0, 0.1, 0.1)], None), None);
         assert_eq!(answer(&[], None), None);
+        // A filter makes no second compressor.
+        let filtered = timed("lz4~auto", 1000.0, 4.0, 1.0);
+        assert_eq!(answer(&[lz4, filtered], None), None);
+        let all = [lz4, filtered, timed("zstd~auto", 900.0, 12.0, 4.0)];
+        assert!(answer(&all, None).unwrap().starts_with("lz4 recompressed by zstd~auto is of use"));
         // Nothing was stored.
         assert_eq!(answer(&[lz4, timed("zstd", f64::INFINITY, 0.0, 0.0)], None), None);
     }

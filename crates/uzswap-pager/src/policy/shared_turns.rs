@@ -142,6 +142,9 @@ mod tests {
         assert_eq!(lengths(after([800, 800], [0, 3000])), [32, 80]);
         assert_eq!(lengths(after([800, 800], [700, 0])), [1, 2]);
         assert_eq!(lengths(after([0, 800], [0, 200])), [4, 10], "as before anything is known");
+        let mut turns = after([800, 800], [200, 432]);
+        turns.begin(4, turns.refaults);
+        assert_eq!(turns.length(4), 8, "each refault counts once");
     }
 
     #[test]
