@@ -406,9 +406,9 @@ impl AddressSpace {
             self.layout.poison_later.insert_all(&unknown);
             let unknown: usize = unknown.iter().map(|part| count(&pages(part))).sum();
             log(&format!(
-                "process {} changed mappings in several threads at once: which of its evicted \
-                 pages are where is not known for {unknown} pages; it gets SIGBUS or EFAULT there",
-                self.process.root().unwrap_or(0)
+                "{}: mappings changed in several threads at once, or around its fork; the content \
+                 of {unknown} evicted pages is not known: it gets SIGBUS or EFAULT there",
+                self.process.in_words()
             ));
         }
     }

@@ -81,6 +81,15 @@ impl Process {
         self.pid.or(self.forked_by)
     }
 
+    /// The process in words of a message: a child has no number before it is known.
+    pub(super) fn in_words(&self) -> String {
+        match (self.pid, self.forked_by) {
+            (Some(pid), _) => format!("process {pid}"),
+            (None, Some(parent)) => format!("a child of process {parent}"),
+            (None, None) => "an unknown process".to_owned(),
+        }
+    }
+
     /// Its size; `None` before the process is known, and after its end.
     pub(super) fn size(&self) -> Option<Size> {
         self.files.as_ref()?.size()
@@ -198,5 +207,18 @@ impl Process {
     /// Whether it has more threads than one.
     pub(crate) fn has_threads(&self) -> bool {
         self.files.as_ref().is_some_and(|files| files.threads().count() > 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_the_parent_of_a_child_that_is_not_known_yet() {
+        let parent = Process::new(Some(7));
+        let child = Process::of_child(&parent);
+        let words = [parent.in_words(), child.in_words(), Process::of_child(&child).in_words()];
+        assert_eq!(words, ["process 7", "a child of process 7", "a child of process 7"]);
     }
 }
