@@ -7,7 +7,7 @@ pub(super) struct Resident {
     pages: Option<u64>,
     /// Pages that faults brought since, less evicted pages.
     faulted: i64,
-    /// Pages that left before the last sample. It may be an eviction that was not noted yet.
+    /// Pages that left before the last sample: given back, or evicted and not noted yet.
     missing: u64,
 }
 

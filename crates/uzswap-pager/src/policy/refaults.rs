@@ -22,32 +22,49 @@ const POWER: i32 = 4;
 /// Pages of a process whose pages all refault count for this part of their age: it may change.
 const PART_MIN: f64 = 1.0 / 32.0;
 
-/// The refaults of one process.
+/// Evicted pages and refaults, lately.
 #[derive(Debug, Default)]
-pub(crate) struct Refaults {
-    evicted: u32,
-    refaults: u32,
+pub(super) struct Lately {
+    pub(super) evicted: u32,
+    pub(super) refaults: u32,
 }
 
-impl Refaults {
+impl Lately {
     /// Pages were evicted, or staged for that.
-    pub(crate) fn evict(&mut self, pages: usize) {
+    pub(super) fn evict(&mut self, pages: usize) {
         self.evicted = self.evicted.saturating_add(pages.try_into().unwrap_or(u32::MAX));
         while self.evicted >= 2 * PERIOD {
             (self.evicted, self.refaults) = (self.evicted / 2, self.refaults / 2);
         }
     }
 
+    /// So many touches came soon after an eviction.
+    pub(super) fn refault(&mut self, touches: u64) {
+        self.refaults = self.refaults.saturating_add(touches.try_into().unwrap_or(u32::MAX));
+    }
+}
+
+/// The refaults of one process.
+#[derive(Debug, Default)]
+pub(crate) struct Refaults(Lately);
+
+impl Refaults {
+    /// Pages were evicted, or staged for that.
+    pub(crate) fn evict(&mut self, pages: usize) {
+        self.0.evict(pages);
+    }
+
     /// The process touched a page soon after its eviction. There are no more refaults than evicted
     /// pages.
     pub(crate) fn refault(&mut self) {
-        self.refaults = (self.refaults + 1).min(self.evicted);
+        self.0.refault(1);
+        self.0.refaults = self.0.refaults.min(self.0.evicted);
     }
 
     /// The age of pages of the process, discounted by its refaults.
     pub(crate) fn discount(&self, age: Duration) -> Duration {
-        let evicted = f64::from(self.evicted.max(EVICTED_MIN));
-        let stays_away = 1.0 - f64::from(self.refaults) / evicted;
+        let evicted = f64::from(self.0.evicted.max(EVICTED_MIN));
+        let stays_away = 1.0 - f64::from(self.0.refaults) / evicted;
         let part = (stays_away / (1.0 - REFAULTING_MIN / 100.0)).min(1.0).powi(POWER);
         age.mul_f64(PART_MIN + (1.0 - PART_MIN) * part)
     }
@@ -89,9 +106,9 @@ mod tests {
         let mut refaults = Refaults::default();
         refaults.evict(2 * PERIOD as usize - 1);
         (0..100).for_each(|_| refaults.refault());
-        assert_eq!((refaults.evicted, refaults.refaults), (2 * PERIOD - 1, 100));
+        assert_eq!((refaults.0.evicted, refaults.0.refaults), (2 * PERIOD - 1, 100));
         refaults.evict(1);
-        assert_eq!((refaults.evicted, refaults.refaults), (PERIOD, 50));
+        assert_eq!((refaults.0.evicted, refaults.0.refaults), (PERIOD, 50));
     }
 
     #[test]
@@ -113,6 +130,6 @@ mod tests {
         (0..100).for_each(|_| refaults.evict(100));
         assert!(discounted(&refaults) > 3100);
         refaults.evict(usize::MAX);
-        assert!(refaults.evicted < 2 * PERIOD);
+        assert!(refaults.0.evicted < 2 * PERIOD);
     }
 }

@@ -4,6 +4,7 @@
 //! alone. But exclusive pages may be those in use. So the evictor compares the refaults of both
 //! kinds: shared pages take their turn the more often the fewer of them come back.
 
+use super::refaults::Lately;
 use super::victim::FEW;
 
 /// Where both kinds come back alike, shared pages are evicted in one of as many rounds as there are
@@ -16,9 +17,6 @@ const LENGTH_MIN: u32 = 4;
 /// pages stores a third less with the upper one.
 const TIMES_MIN: f64 = 0.25;
 const TIMES_MAX: f64 = 8.0;
-
-/// After so many evicted pages of a kind, earlier ones count for half.
-const PERIOD: f64 = 1024.0;
 
 /// Before anything is known, so many of so many evicted pages came back.
 const REFAULTS_BEFORE: f64 = 32.0;
@@ -36,33 +34,16 @@ pub(crate) struct Pages {
     pub(crate) shared: u64,
 }
 
-/// One kind of pages, lately.
-#[derive(Debug, Default)]
-struct Kind {
-    evicted: f64,
-    refaults: f64,
-}
-
-impl Kind {
-    fn add(&mut self, evicted: u64, refaults: u64) {
-        self.evicted += evicted as f64;
-        self.refaults += refaults as f64;
-        while self.evicted >= 2.0 * PERIOD {
-            (self.evicted, self.refaults) = (self.evicted / 2.0, self.refaults / 2.0);
-        }
-    }
-
-    /// Refaults of an evicted page.
-    fn refaults_of_page(&self) -> f64 {
-        (self.refaults + REFAULTS_BEFORE) / (self.evicted + EVICTED_BEFORE)
-    }
+/// Refaults of an evicted page.
+fn refaults_of_page(kind: &Lately) -> f64 {
+    (f64::from(kind.refaults) + REFAULTS_BEFORE) / (f64::from(kind.evicted) + EVICTED_BEFORE)
 }
 
 /// The turns.
 #[derive(Debug, Default)]
 pub(crate) struct SharedTurns {
-    exclusive: Kind,
-    shared: Kind,
+    exclusive: Lately,
+    shared: Lately,
     /// Refaults since the start.
     refaults: Pages,
     round: u64,
@@ -77,8 +58,8 @@ impl SharedTurns {
     /// `members_max` processes. Refaults are those since the start.
     pub(crate) fn begin(&mut self, members_max: u32, refaults: Pages) -> bool {
         self.round += 1;
-        self.exclusive.add(0, refaults.exclusive - self.refaults.exclusive);
-        self.shared.add(0, refaults.shared - self.refaults.shared);
+        self.exclusive.refault(refaults.exclusive - self.refaults.exclusive);
+        self.shared.refault(refaults.shared - self.refaults.shared);
         self.refaults = refaults;
         if self.round >= self.last_turn + self.length(members_max) {
             self.last_turn = self.round;
@@ -90,8 +71,8 @@ impl SharedTurns {
 
     /// The round has evicted pages.
     pub(crate) fn note_evicted(&mut self, pages: Pages) {
-        self.exclusive.add(pages.exclusive, 0);
-        self.shared.add(pages.shared, 0);
+        self.exclusive.evict(pages.exclusive as usize);
+        self.shared.evict(pages.shared as usize);
     }
 
     /// The search of this round found no exclusive pages.
@@ -101,7 +82,7 @@ impl SharedTurns {
 
     /// Rounds from one turn to the next.
     fn length(&self, members_max: u32) -> u64 {
-        let times = self.shared.refaults_of_page() / self.exclusive.refaults_of_page();
+        let times = refaults_of_page(&self.shared) / refaults_of_page(&self.exclusive);
         let alike = f64::from(members_max.max(LENGTH_MIN));
         (alike * times.clamp(TIMES_MIN, TIMES_MAX)) as u64 // 1 at least
     }
