@@ -132,7 +132,7 @@ fn main() -> ExitCode {
 static UNDISTURBED: RwLock<()> = RwLock::new(());
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 46] = [
+const SCENARIOS: [(&str, &str, i32, &str); 48] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -154,6 +154,8 @@ const SCENARIOS: [(&str, &str, i32, &str); 46] = [
     ("write-only", "16M", 0, ""),
     ("code", "16M", 0, ""),
     ("pinned", "24M", 0, ""),
+    ("pinned-read-only", "24M", 0, ""),
+    ("pinned-after-read-only", "20M", 0, ""),
     ("no-more-mappings", "16M", 0, ""),
     ("write-barrier", "20M", 0, ""),
     ("rights-change", "24M", 0, ""),

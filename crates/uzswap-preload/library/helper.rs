@@ -910,7 +910,7 @@ impl Helper {
                 let _ = advise(&run.from, &run.bytes, MADV_POPULATE_WRITE);
             }
         }
-        let is_remap = what == work::REMAP;
+        let is_remap = matches!(what, work::REMAP | work::REMAP_UNREADABLE);
         let is_ready = self.map_anew().and_then(|()| match is_remap {
             true => Ok(()), // the kernel would report that staging is mapped over
             false => self.register(true),
@@ -1094,8 +1094,10 @@ impl Helper {
     /// [`Helper::move_run`]; the supervisor may also take it once they have moved.
     ///
     /// mremap(2) moves whatever is at the address. The helper calls it at once after the kernel has
-    /// said that no event is pending. Pages that are not of registered memory move without a
-    /// report: by that the supervisor sees that another mapping came between the two.
+    /// said that no event is pending, and that the program cannot write there. The kernel may hold
+    /// pages of writable memory for I/O, and would go on with the pages in staging. Pages that are
+    /// not of registered memory move without a report: by that the supervisor sees that another
+    /// mapping came between the two.
     fn remap_run(&self, number: u32, run: &Run, pauses: &mut u32) {
         let to = run.to.load(Ordering::Relaxed) as usize;
         let from = run.from.load(Ordering::Relaxed) as usize;
@@ -1105,7 +1107,12 @@ impl Helper {
         }
         self.control.remapped_run.store(number, Ordering::Relaxed);
         let bytes = run.bytes.load(Ordering::Relaxed) as usize; // 0 once taken back
-        let mut error = if *pauses > 0 { 0 } else { EAGAIN };
+        let is_writable = || {
+            let is_meant = self.control.work.load(Ordering::Relaxed) == work::REMAP_UNREADABLE;
+            !is_meant && self.is_writable(from)
+        };
+        let may_go = *pauses > 0 && (bytes == 0 || !is_writable());
+        let mut error = if may_go { 0 } else { EAGAIN };
         if error == 0 && bytes > 0 && self.changes_lock(holder::HELPER, holder::REMAPPING) {
             let asked = ask(call::MREMAP, [from, bytes, bytes, MREMAP_PAGES_TO, to, 0]);
             match asked {
@@ -1120,6 +1127,15 @@ impl Helper {
             }
         }
         run.error.store(u64::from(error), Ordering::Relaxed);
+    }
+
+    /// Whether the program can write at an address, or mappings change. The kernel refuses to move
+    /// a page to where it is: first for the rights of the mapping, if that is read-only.
+    fn is_writable(&self, at: usize) -> bool {
+        let at = at as u64;
+        let mut order = Move { to: at, from: at, bytes: PAGE_BYTES, mode: MOVE_DONTWAKE, moved: 0 };
+        let address = ptr::from_mut(&mut order).addr();
+        ask(call::IOCTL, [self.userfaultfd, UFFDIO_MOVE, address, 0, 0, 0]) != Err(EINVAL)
     }
 
     /// Whether the kernel has something to be read about changed mappings: then it refuses a copy

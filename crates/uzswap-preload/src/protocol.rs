@@ -132,12 +132,14 @@ pub mod work {
     pub const MOVE: u32 = 1;
     /// As that, once the pages are the program's alone: MADV_POPULATE_WRITE.
     pub const OWN_AND_MOVE: u32 = 2;
-    /// Moves pages to staging whatever their rights: mremap(2) with MREMAP_DONTUNMAP. UFFDIO_MOVE
-    /// takes pages that can be written alone.
+    /// Moves read-only pages to staging: mremap(2) with MREMAP_DONTUNMAP. UFFDIO_MOVE takes pages
+    /// that can be written alone.
     pub const REMAP: u32 = 3;
     /// Gives pages back to the kernel that the program has freed lazily (MADV_FREE) and not written
     /// since: MADV_PAGEOUT. Without swap, the kernel keeps all other pages.
     pub const DROP_FREED: u32 = 4;
+    /// As [`REMAP`], of pages that can be written and not read.
+    pub const REMAP_UNREADABLE: u32 = 5;
 }
 
 /// Staging is mapped anew before it is filled; the bits below are its rights (PROT_READ ...).

@@ -126,9 +126,9 @@ pub(crate) fn code() {
     });
 }
 
-/// Memory that the kernel writes to later, at the pages that it had at first. Some of it can be
-/// executed. Ends at once where the kernel has no such buffers for this user.
-pub(crate) fn pinned() {
+/// Memory that the kernel writes to later, at the pages that it had at first. Some of it has such
+/// rights by then. Ends at once where the kernel has no such buffers for this user.
+pub(crate) fn pinned(rights: i32) {
     const PINNED: usize = 1024;
     let mut file = tempfile::tempfile().unwrap();
     let at = map(raw::READ_WRITE);
@@ -136,11 +136,39 @@ pub(crate) fn pinned() {
     file.write_all(raw::bytes(at, PINNED * PAGE)).unwrap();
     (0..PAGES).for_each(|page| fill(at, page, 0));
     let Ok(pinned) = raw::Pinned::new(at, PINNED * PAGE) else { return };
-    (0..PINNED).step_by(8).for_each(|page| protect(at, page..page + 1, ALL));
+    (0..PINNED).step_by(8).for_each(|page| protect(at, page..page + 1, rights));
     (0..2).for_each(|_| (PINNED..PAGES).for_each(|page| check(at, page, 0)));
     assert_eq!(pinned.read(&file).unwrap(), PINNED * PAGE);
     (0..PINNED).for_each(|page| check(at, page, 1));
     (PINNED..PAGES).for_each(|page| check(at, page, 0));
+}
+
+/// Memory that is read-only for moments. Right after, the kernel holds it for I/O, and restores
+/// what the program has overwritten meanwhile.
+pub(crate) fn pinned_after_read_only() {
+    const EACH: usize = PAGES / THREADS;
+    const PINNED: usize = EACH / 2;
+    let at = map(raw::READ_WRITE);
+    let of_thread = |thread: usize| {
+        let at = at + thread * EACH * PAGE;
+        let mut file = tempfile::tempfile().unwrap();
+        (0..EACH).for_each(|page| fill(at, page, 1));
+        file.write_all(raw::bytes(at, PINNED * PAGE)).unwrap();
+        let mut random = Random::new(thread as u64);
+        for _ in 0..60 {
+            protect(at, 0..PINNED, raw::READ);
+            (0..64).for_each(|_| check(at, PINNED + random.below(PINNED), 1));
+            protect(at, 0..PINNED, raw::READ_WRITE);
+            let Ok(pinned) = raw::Pinned::new(at, PINNED * PAGE) else { return };
+            (0..64).for_each(|_| check(at, PINNED + random.below(PINNED), 1));
+            (0..PINNED).for_each(|page| fill(at, page, 2));
+            assert_eq!(pinned.read(&file).unwrap(), PINNED * PAGE);
+            (0..PINNED).for_each(|page| check(at, page, 1));
+        }
+    };
+    thread::scope(|scope| {
+        (0..THREADS).for_each(|thread| drop(scope.spawn(move || of_thread(thread))))
+    });
 }
 
 /// A program with as many mappings as the kernel allows by default, where that is so.

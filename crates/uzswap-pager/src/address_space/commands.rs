@@ -8,7 +8,6 @@ use super::move_batch::Moved;
 use crate::policy::clock::ClockHand;
 use crate::program::helper::{Command, Helper, MoveRun};
 use crate::range_set::overlap;
-use uzswap_preload::protocol::work;
 use uzswap_sys::userfaultfd::Event;
 
 /// The helper, and the command that it carries out.
@@ -132,7 +131,7 @@ impl Commands {
     /// caller asks for each change of the mappings, in the order in which they are read.
     pub(crate) fn take_own_change(&mut self, change: &Event) -> bool {
         let (Some(helper), Some(command)) = (&self.helper, &mut self.current) else { return false };
-        if command.work != work::REMAP {
+        if !command.is_remap() {
             return false;
         }
         let others = match *change {
@@ -182,7 +181,7 @@ impl AddressSpace {
         self.commands.take_back(0..u64::MAX);
         let command = self.commands.current.as_ref();
         let batch = command.and_then(|command| command.batch);
-        let is_remap = command.is_some_and(|command| command.work == work::REMAP);
+        let is_remap = command.is_some_and(Command::is_remap);
         if is_remap && !held {
             if !helper.take_from_work() {
                 return false; // it is in mremap, or about to be

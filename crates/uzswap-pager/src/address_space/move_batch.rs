@@ -179,7 +179,7 @@ impl AddressSpace {
         let mut counts = Vec::with_capacity(command.runs.len());
         if command.work == work::DROP_FREED {
             counts.resize(command.runs.len(), 0);
-        } else if command.work == work::REMAP {
+        } else if command.is_remap() {
             counts = helper.answers(command).map(|run| run.moved).collect();
         }
         for run in &command.runs[counts.len()..] {
@@ -199,7 +199,7 @@ impl AddressSpace {
 
     /// Of each run of a command so many pages were moved, and so many of these are marked.
     fn note_moved(&mut self, command: &mut Command, counts: impl Iterator<Item = (usize, usize)>) {
-        let is_remap = command.work == work::REMAP;
+        let is_remap = command.is_remap();
         for (run, (count, marked)) in command.runs.iter_mut().zip(counts) {
             let is_new = is_remap && run.moved < count;
             let there = is_new.then(|| self.staged_of(run, run.moved, count)).flatten();
@@ -227,7 +227,7 @@ impl AddressSpace {
     /// A command is done, and all that it moved is noted; why each run stopped, an errno or 0.
     fn done(&mut self, command: Command, errors: impl Iterator<Item = i32>) {
         let mut moved = Moved { replaced: self.find_replaced(&command), ..Moved::default() };
-        let is_remap = command.work == work::REMAP;
+        let is_remap = command.is_remap();
         let (mut is_in_the_way, mut has_no_memory) = (false, false);
         for (run, error) in command.runs.iter().zip(errors) {
             moved.pages += run.moved - run.missing;

@@ -8,7 +8,9 @@ use super::PAGE;
 use super::fork_advice::ForkAdvice;
 use super::kernel_words::LISTS;
 use crate::program::peer::Peer;
-use crate::program::procfs::{ProcessFiles, Size, has_locked_memory, number_in_namespace};
+use crate::program::procfs::{
+    ProcessFiles, Size, has_locked_memory, has_pinned_memory, number_in_namespace,
+};
 use crate::range_set::RangeSet;
 use uzswap_sys::process;
 
@@ -169,6 +171,11 @@ impl Process {
             true => self.mappings_with(["lo"]).map(|[locked]| locked),
             false => Ok(RangeSet::default()),
         }
+    }
+
+    /// Whether it has registered buffers, to which the kernel may write at any time.
+    pub(super) fn has_pinned_memory(&self) -> bool {
+        self.thread.is_some_and(has_pinned_memory)
     }
 
     /// Its present advice about forks.

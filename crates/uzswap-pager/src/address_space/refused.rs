@@ -1,9 +1,14 @@
 //! Pages that UFFDIO_MOVE refuses for their rights, and how these leave.
 //!
 //! The kernel moves pages between memory that can be written alone, with the same rights on both
-//! sides. So pages that can be executed, too, go to a batch with these rights. All others leave by
-//! mremap(2) with MREMAP_DONTUNMAP: the mapping stays, registered and with its rights, and the
-//! pages are missing. UFFDIO_COPY brings them back, as it asks for no rights.
+//! sides. So pages that can be executed, too, go to a batch with these rights. Read-only pages
+//! leave by mremap(2) with MREMAP_DONTUNMAP: the mapping stays, registered and with its rights, and
+//! the pages are missing. UFFDIO_COPY brings them back, as it asks for no rights.
+//!
+//! UFFDIO_MOVE refuses pages that the kernel holds for I/O; mremap moves them, and the kernel goes
+//! on writing to the page in staging. The kernel takes such pages from memory that can be written.
+//! So the helper asks right before mremap whether the program can write there. No page leaves by
+//! mremap while the program has registered buffers.
 //!
 //! - P5: what mremap moves is what the command meant. The helper calls it right after the kernel
 //!   said that nothing is to be read. The kernel reports a move of registered memory, and no other:
@@ -31,27 +36,48 @@ pub(crate) enum Way {
     /// By UFFDIO_MOVE, those that have these rights, mapping by mapping.
     Move(Rights),
     /// By UFFDIO_MOVE, those that no other process has, once they are the program's alone. A page
-    /// that the kernel refuses then is pinned, and stays: after mremap the kernel would write to
-    /// the page in staging.
+    /// that the kernel refuses then is pinned, and stays.
     Own(Rights),
-    /// By mremap, those that no other process has.
+    /// By mremap, those that can be written and not read, and that no other process has.
+    RemapUnreadable,
+    /// By mremap, those that cannot be written, and that no other process has.
     Remap,
-    /// By mremap, whoever has them.
+    /// By mremap, those that cannot be written, whoever has them.
     RemapShared,
 }
 
 impl Way {
     /// In this order: what one way refuses again is left for the next.
-    pub(crate) const ALL: [Way; 5] = [
+    pub(crate) const ALL: [Way; 6] = [
         Way::Move(READ_WRITE),
         Way::EXECUTABLE,
         Way::Own(READ_WRITE | libc::PROT_EXEC as Rights),
+        Way::RemapUnreadable,
         Way::Remap,
         Way::RemapShared,
     ];
 
     /// Memory of programs that write code and execute it.
     pub(crate) const EXECUTABLE: Way = Way::Move(READ_WRITE | libc::PROT_EXEC as Rights);
+
+    fn is_remap(self) -> bool {
+        matches!(self, Way::RemapUnreadable | Way::Remap | Way::RemapShared)
+    }
+
+    /// Whether memory with these rights leaves another way, if at all.
+    fn is_not_for(self, rights: Rights) -> bool {
+        match self {
+            Way::Move(wanted) | Way::Own(wanted) => rights != wanted,
+            Way::RemapUnreadable => rights & READ_WRITE != libc::PROT_WRITE as Rights,
+            Way::Remap | Way::RemapShared => false,
+        }
+    }
+
+    /// Whether memory with these rights has no way to leave now: it was read-only a moment ago, or
+    /// has a protection key.
+    fn keeps(self, rights: Rights) -> bool {
+        matches!(self, Way::Remap | Way::RemapShared) && rights & libc::PROT_WRITE as Rights != 0
+    }
 }
 
 impl AddressSpace {
@@ -70,15 +96,19 @@ impl AddressSpace {
         if refused.is_empty() || !self.may_move() {
             return Ok(false);
         }
+        let is_pinning = way.is_remap() && self.process.has_pinned_memory();
         let all = std::mem::take(refused);
         let mut fitting = Vec::new();
         for range in all.iter().map(|&(page, count)| page * PAGE..(page + count as u64) * PAGE) {
             for (part, rights) in files.mappings.rights_in(range)? {
                 match way {
-                    Way::Move(wanted) | Way::Own(wanted) if rights != wanted => {
-                        refused.push(numbered(&part));
+                    _ if way.is_not_for(rights) => refused.push(numbered(&part)),
+                    _ if is_pinning || way.keeps(rights) => {
+                        pages(part).for_each(|page| self.unevictable.add_pinned(page));
                     }
-                    Way::Own(_) | Way::Remap if self.charge.members() > 1 => {
+                    Way::Own(_) | Way::RemapUnreadable | Way::Remap
+                        if self.charge.members() > 1 =>
+                    {
                         let mut shared = RangeSet::default();
                         shared.insert(part.clone());
                         for run in files.resident_alone(part)?.0 {
@@ -91,7 +121,7 @@ impl AddressSpace {
                 }
             }
         }
-        if matches!(way, Way::Remap | Way::RemapShared) {
+        if way.is_remap() {
             self.unevictable.take_locked(&self.process, &mut fitting)?;
         }
         if let Way::Own(rights) = way {
@@ -105,7 +135,7 @@ impl AddressSpace {
         let Some(batch) = self.staging.take_empty() else { return false };
         let (runs_max, pages_max) = match way {
             Way::Move(_) | Way::Own(_) => (BATCH_PAGES, BATCH_PAGES),
-            Way::Remap | Way::RemapShared => (REMAPPED_RUNS, REMAPPED_PAGES),
+            _ => (REMAPPED_RUNS, REMAPPED_PAGES),
         };
         let runs = self.runs_of(parts, batch * BATCH_PAGES, runs_max, pages_max);
         if runs.is_empty() {
@@ -116,9 +146,11 @@ impl AddressSpace {
             Way::Move(rights) | Way::Own(rights) => {
                 self.give(helper, work::MOVE, Some((batch, rights)), runs)
             }
-            Way::Remap | Way::RemapShared => {
+            _ => {
+                let unreadable = way == Way::RemapUnreadable;
+                let work = if unreadable { work::REMAP_UNREADABLE } else { work::REMAP };
                 self.staging.set_rights(batch, None); // it is to be one mapping
-                self.give(helper, work::REMAP, Some((batch, READ_WRITE)), runs)
+                self.give(helper, work, Some((batch, READ_WRITE)), runs)
             }
         }
     }
@@ -156,7 +188,7 @@ impl AddressSpace {
             return false;
         };
         let Some(number) = helper.remapped_run() else { return false };
-        let is_remap = command.work == work::REMAP;
+        let is_remap = command.is_remap();
         let Some(run) = command.runs.get(number).filter(|_| is_remap) else { return false };
         // Before, it is one mapping to the end of the batch.
         let staged = helper.staged_at(run.staged)..helper.staged_at(run.staged + run.count);
@@ -171,7 +203,7 @@ impl AddressSpace {
 
     /// A run of a done command that may have moved what it was not to move (P5), by its address.
     pub(super) fn find_replaced(&self, command: &Command) -> Option<u64> {
-        if command.work != work::REMAP {
+        if !command.is_remap() {
             return None;
         }
         let mut moved = command.runs.iter().filter(|run| run.moved > 0);
@@ -242,7 +274,7 @@ mod tests {
             (command, left)
         };
         let executable = READ_WRITE | libc::PROT_EXEC as Rights;
-        let [all, alone] = [5, WRITTEN as usize].map(|count| vec![(0, count)]);
+        let all = vec![(0, 5)];
         let rest = vec![(WRITTEN, 2)];
         for is_shared in [false, true] {
             let moved = Some((work::MOVE, all.clone(), None));
@@ -250,17 +282,36 @@ mod tests {
             for way in [Way::EXECUTABLE, Way::Own(executable)] {
                 assert_eq!(give(way, is_shared), (None, all.clone()), "they have other rights");
             }
-            let remapped = Some((work::REMAP, all.clone(), Some(READ_WRITE)));
-            assert_eq!(give(Way::RemapShared, is_shared), (remapped, vec![]));
+            assert_eq!(give(Way::RemapUnreadable, is_shared), (None, all.clone()));
+            for way in [Way::Remap, Way::RemapShared] {
+                assert_eq!(give(way, is_shared), (None, vec![]), "they stay: they may be pinned");
+            }
         }
         let by_page = |pages: u64| (0..pages).map(|page| (page, 1)).collect::<Vec<_>>();
         let owned = |pages| Some((work::OWN_AND_MOVE, by_page(pages), None));
-        let remapped = |runs: &Vec<_>| Some((work::REMAP, runs.clone(), Some(READ_WRITE)));
         assert_eq!(give(Way::Own(READ_WRITE), false), (owned(5), vec![]));
-        assert_eq!(give(Way::Remap, false), (remapped(&all), vec![]));
         // A page that nobody has touched may be another process's.
-        assert_eq!(give(Way::Own(READ_WRITE), true), (owned(WRITTEN), rest.clone()));
-        assert_eq!(give(Way::Remap, true), (remapped(&alone), rest));
+        assert_eq!(give(Way::Own(READ_WRITE), true), (owned(WRITTEN), rest));
+    }
+
+    #[test]
+    fn pages_that_can_be_written_leave_by_mremap_only_if_they_cannot_be_read() {
+        let bits = [libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC].map(|it| it as Rights);
+        for rights in 0..8 {
+            let [reads, writes, executes] = bits.map(|bit| rights & bit != 0);
+            let leaves = |way: Way| !way.is_not_for(rights) && !way.keeps(rights);
+            let found = Way::ALL.map(leaves);
+            let moves = reads && writes;
+            let expected = [
+                moves && !executes,
+                moves && executes,
+                moves && executes,
+                writes && !reads,
+                !writes,
+                !writes,
+            ];
+            assert_eq!(found, expected, "rights {rights}");
+        }
     }
 
     #[test]
@@ -269,7 +320,7 @@ mod tests {
         let mut space = AddressSpace::with_helper(STAGING);
         let refused = vec![(written.page(), 1)];
         let is_given = |space: &mut AddressSpace| {
-            space.give_refused(&mut refused.clone(), Way::Remap).unwrap()
+            space.give_refused(&mut refused.clone(), Way::Move(READ_WRITE)).unwrap()
         };
         assert!(!is_given(&mut space), "they are not registered");
         assert_eq!(space.staging.take_empty(), Some(0));

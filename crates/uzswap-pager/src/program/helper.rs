@@ -20,7 +20,7 @@ use crate::range_set::overlap;
 use uzswap::page::PAGE_SIZE;
 use uzswap_preload::SharedControl;
 use uzswap_preload::protocol::{
-    FORKING_MAX, MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, holder, kind,
+    FORKING_MAX, MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, holder, kind, work,
 };
 use uzswap_sys::foreign::Foreign;
 use uzswap_sys::peer;
@@ -98,6 +98,13 @@ pub(crate) struct Command {
     pub(crate) runs: Vec<MoveRun>,
     /// The batch whose memory is given back.
     pub(crate) drops: Option<usize>,
+}
+
+impl Command {
+    /// Whether it moves pages by mremap.
+    pub(crate) fn is_remap(&self) -> bool {
+        matches!(self.work, work::REMAP | work::REMAP_UNREADABLE)
+    }
 }
 
 /// Adjacent pages that are moved to adjacent pages of staging.

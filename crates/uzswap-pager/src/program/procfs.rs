@@ -353,6 +353,12 @@ pub(crate) fn has_locked_memory(thread: u32) -> bool {
     locked_bytes(thread) > 0
 }
 
+/// Whether the kernel holds memory of the process of a thread for I/O, and counts that: registered
+/// buffers of io_uring, and memory of RDMA. A read or write with `O_DIRECT` does not count.
+pub(crate) fn has_pinned_memory(thread: u32) -> bool {
+    status_of(thread).and_then(|status| bytes_after(&status, "VmPin:")).unwrap_or(0) > 0
+}
+
 /// Bytes of mappings that the process of a thread has locked.
 pub(crate) fn locked_bytes(thread: u32) -> u64 {
     status_of(thread).and_then(|status| bytes_after(&status, "VmLck:")).unwrap_or(0)
