@@ -199,7 +199,7 @@ fn merged(groups: impl Iterator<Item = Group>) -> Vec<Group> {
 impl CompressedLengths {
     /// The lengths, and the kinds of pages.
     fn figures(&self) -> Vec<Figure> {
-        let scale = Scale::linear(Unit::Bytes, [PAGE_SIZE as f64], true);
+        let scale = Scale::linear(Unit::Bytes, [0.0, PAGE_SIZE as f64]);
         let row = |kind: &KindLengths| {
             let length = |at: usize| (at * self.chunk_bytes) as f64;
             let bars = kind.pages_by_length.iter().enumerate();

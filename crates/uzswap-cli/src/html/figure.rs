@@ -81,16 +81,11 @@ impl DataTable {
             }
             rows += "</tr>";
         }
-        if header.is_empty() {
-            return format!(
-                "<div class=\"scroll\"><table class=\"facts\"><tbody>{rows}</tbody></table></div>"
-            );
-        }
-        format!(
-            "<div class=\"scroll\"><table><thead><tr>{}</tr></thead><tbody>{rows}</tbody></table>\
-             </div>",
-            header.concat()
-        )
+        let table = match header.is_empty() {
+            true => "<table class=\"facts\">".to_owned(),
+            false => format!("<table><thead><tr>{}</tr></thead>", header.concat()),
+        };
+        format!("<div class=\"scroll\">{table}<tbody>{rows}</tbody></table></div>")
     }
 }
 
@@ -140,19 +135,14 @@ impl Figure {
     /// As an element. `number` distinguishes it from others of the page.
     pub(super) fn html(&self, number: usize) -> String {
         let keys: Vec<String> = self.keys.iter().map(key).collect();
-        let legend = if keys.is_empty() {
-            String::new()
-        } else {
-            format!("<p class=\"legend\">{}</p>", keys.join(" "))
-        };
+        let legend = element("<p class=\"legend\">", &keys.join(" "), "</p>");
         let picture = self.picture.as_ref().map_or(String::new(), |picture| {
             let picture = picture.finish(&format!("figure-{number}"), &self.title);
             format!("<div class=\"room {}\">{picture}</div>", self.room)
         });
         let items: Vec<String> =
             self.list.iter().map(|item| format!("<li>{}</li>", html(item))).collect();
-        let list =
-            if items.is_empty() { String::new() } else { format!("<ol>{}</ol>", items.concat()) };
+        let list = element("<ol>", &items.concat(), "</ol>");
         let numbers = if self.table.is_empty() {
             String::new()
         } else {
@@ -165,6 +155,11 @@ impl Figure {
             html(&self.caption)
         )
     }
+}
+
+/// An element, unless it would be empty.
+fn element(start: &str, content: &str, end: &str) -> String {
+    if content.is_empty() { String::new() } else { format!("{start}{content}{end}") }
 }
 
 fn key(key: &Key) -> String {

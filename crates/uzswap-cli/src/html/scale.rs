@@ -22,35 +22,23 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// A linear axis that holds all values that are finite, and 0 where `from_zero`. Its ends are
-    /// ticks, in steps of 1, 2 or 5.
-    pub(super) fn linear(
-        unit: Unit,
-        values: impl IntoIterator<Item = f64>,
-        from_zero: bool,
-    ) -> Scale {
-        Scale::spaced(unit, values, from_zero, LABELS_MAX)
+    /// A linear axis that holds all values that are finite. Its ends are ticks, in steps of 1, 2 or
+    /// 5.
+    pub(super) fn linear(unit: Unit, values: impl IntoIterator<Item = f64>) -> Scale {
+        Scale::spaced(unit, values, LABELS_MAX)
     }
 
     /// The same for a narrow picture.
     pub(super) fn narrow(unit: Unit, values: impl IntoIterator<Item = f64>) -> Scale {
-        Scale::spaced(unit, values, true, LABELS_MAX / 2)
+        Scale::spaced(unit, values, LABELS_MAX / 2)
     }
 
-    fn spaced(
-        unit: Unit,
-        values: impl IntoIterator<Item = f64>,
-        from_zero: bool,
-        labels: u32,
-    ) -> Scale {
+    fn spaced(unit: Unit, values: impl IntoIterator<Item = f64>, labels: u32) -> Scale {
         let values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         let mut low = values.iter().copied().fold(f64::INFINITY, f64::min);
         let mut high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         if values.is_empty() {
             (low, high) = (0.0, 1.0);
-        }
-        if from_zero {
-            low = low.min(0.0);
         }
         if high - low <= high.abs() * 1e-6 {
             // One value alone: it is drawn in the middle.
@@ -130,13 +118,13 @@ mod tests {
 
     #[test]
     fn ticks_are_in_steps_of_one_two_or_five() {
-        let scale = Scale::linear(Unit::Seconds, [1.03, 1.17], false);
+        let scale = Scale::linear(Unit::Seconds, [1.03, 1.17]);
         assert_eq!(labels(&scale), ["1.00 s", "1.05 s", "1.10 s", "1.15 s", "1.20 s"]);
-        let scale = Scale::linear(Unit::Bytes, [700.0 * 1_048_576.0], true);
+        let scale = Scale::linear(Unit::Bytes, [0.0, 700.0 * 1_048_576.0]);
         assert_eq!(labels(&scale), ["0", "200 MiB", "400 MiB", "600 MiB", "800 MiB"]);
         assert!((scale.at(400.0 * 1_048_576.0) - 50.0).abs() < 1e-9);
         for high in (1..400).map(|step| f64::from(step) * 0.37) {
-            let scale = Scale::linear(Unit::Ratio, [high, high * 1.7], false);
+            let scale = Scale::linear(Unit::Ratio, [high, high * 1.7]);
             assert!((2..=7).contains(&scale.ticks.len()), "{high}: {scale:?}");
             assert_eq!((scale.ticks[0].at, scale.ticks.last().unwrap().at), (0.0, 100.0));
         }
@@ -153,8 +141,8 @@ mod tests {
     #[test]
     fn no_values_make_an_axis_all_the_same() {
         for values in [&[][..], &[0.0], &[f64::NAN], &[5.0], &[5.0, f64::INFINITY], &[-2.0]] {
-            for from_zero in [false, true] {
-                let scale = Scale::linear(Unit::Seconds, values.iter().copied(), from_zero);
+            for zero in [None, Some(0.0)] {
+                let scale = Scale::linear(Unit::Seconds, values.iter().copied().chain(zero));
                 let places = [0.0, 5.0, -1.0, f64::NAN].map(|value| scale.at(value));
                 assert!(places.iter().all(|at| (0.0..=100.0).contains(at)), "{scale:?}");
                 assert!(scale.ticks.len() >= 2, "{scale:?}");

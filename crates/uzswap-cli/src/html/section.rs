@@ -136,9 +136,10 @@ pub(super) struct Timelines<'a> {
 /// the same axes.
 pub(super) fn memory_over_time(all: &[Timelines<'_>], limit_bytes: Option<u64>) -> Vec<Figure> {
     let samples = || all.iter().flat_map(|one| &one.runs).flat_map(|run| run.iter());
-    let across = Scale::linear(Unit::Seconds, samples().map(seconds), true);
+    let across = Scale::linear(Unit::Seconds, samples().map(seconds).chain([0.0]));
     let bytes = samples().flat_map(|sample| [sample.pool_bytes, sample.resident_bytes]);
-    let upward = Scale::linear(Unit::Bytes, bytes.chain(limit_bytes).map(|b| b as f64), true);
+    let bytes = bytes.chain(limit_bytes).chain([0]);
+    let upward = Scale::linear(Unit::Bytes, bytes.map(|b| b as f64));
     let runs = all.iter().map(|one| one.runs.len()).sum::<usize>().max(1);
     let most = |all: usize| (all / runs).clamp(2, 200);
     all.iter()

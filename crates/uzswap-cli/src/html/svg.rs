@@ -27,37 +27,27 @@ pub(super) struct Svg {
 }
 
 impl Svg {
-    /// An empty one.
-    pub(super) fn new() -> Svg {
-        Svg::default()
-    }
-
     /// Makes it so many pixels high, at least.
-    pub(super) fn reach(&mut self, height: f64) {
+    fn reach(&mut self, height: f64) {
         self.height = self.height.max(height);
     }
 
     /// A straight line.
     pub(super) fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
         self.reach(from.1.max(to.1));
-        self.body += &format!(
-            "<line class=\"{class}\" x1=\"{}%\" y1=\"{}\" x2=\"{}%\" y2=\"{}\"/>",
-            number(from.0),
-            number(from.1),
-            number(to.0),
-            number(to.1)
-        );
+        let [x1, y1, x2, y2] = [from.0, from.1, to.0, to.1].map(number);
+        self.body +=
+            &format!("<line class=\"{class}\" x1=\"{x1}%\" y1=\"{y1}\" x2=\"{x2}%\" y2=\"{y2}\"/>");
     }
 
     /// A rectangle from one place across to another, `height` pixels high.
     pub(super) fn rect(&mut self, class: &str, across: (f64, f64), top: f64, height: f64) {
         self.reach(top + height);
+        let (width, height) = ((across.1 - across.0).max(0.0), height.max(0.0));
+        let [x, y, width, height] = [across.0, top, width, height].map(number);
         self.body += &format!(
-            "<rect class=\"{class}\" x=\"{}%\" y=\"{}\" width=\"{}%\" height=\"{}\"/>",
-            number(across.0),
-            number(top),
-            number((across.1 - across.0).max(0.0)),
-            number(height.max(0.0))
+            "<rect class=\"{class}\" x=\"{x}%\" y=\"{y}\" width=\"{width}%\" \
+             height=\"{height}\"/>"
         );
     }
 
@@ -89,13 +79,10 @@ impl Svg {
             Anchor::Middle => "middle",
             Anchor::End => "end",
         };
+        let ([x, y, dx], text) = ([at.0, at.1, shift].map(number), html(text));
         self.body += &format!(
-            "<text class=\"{class}\" x=\"{}%\" y=\"{}\" dx=\"{}\" text-anchor=\"{anchor}\">{}\
-             </text>",
-            number(at.0),
-            number(at.1),
-            number(shift),
-            html(text)
+            "<text class=\"{class}\" x=\"{x}%\" y=\"{y}\" dx=\"{dx}\" \
+             text-anchor=\"{anchor}\">{text}</text>"
         );
     }
 
@@ -153,7 +140,7 @@ mod tests {
 
     #[test]
     fn names_and_texts_are_escaped() {
-        let mut svg = Svg::new();
+        let mut svg = Svg::default();
         svg.text("label", Anchor::End, (50.0, 12.0), -4.0, "a<b");
         let text = svg.finish("f1", "<x>");
         assert!(text.contains("a&lt;b") && text.contains("<title id=\"f1\">&lt;x&gt;"), "{text}");

@@ -6,7 +6,7 @@ use super::super::figure::{Cell, DataTable, Figure};
 use super::super::scale::Scale;
 use super::super::svg::{Anchor, Mark, Svg};
 use super::super::unit::Unit;
-use super::{axis_across, shifted_heading};
+use super::{heading, stacked};
 
 /// Pixels from one bar to the next.
 const STEP: f64 = 20.0;
@@ -64,7 +64,7 @@ pub(in super::super) fn bars(
     let all = || groups.iter().flat_map(|group| &group.bars);
     let values = || all().map(|bar| bar.value).filter(|value| value.is_finite());
     let largest = values().fold(0.0, f64::max);
-    let scale = Scale::narrow(unit, all().flat_map(|bar| bar.values(largest)));
+    let scale = Scale::narrow(unit, all().flat_map(|bar| bar.values(largest)).chain([0.0]));
     let has_range = all().any(|bar| bar.range.is_some());
     let is_cut = all().filter_map(|bar| bar.range).any(|(_, high)| high > largest * RANGE_MAX);
     let cut = if is_cut { " A line that ends at the edge goes on." } else { "" };
@@ -72,13 +72,7 @@ pub(in super::super) fn bars(
     header.extend(has_range.then_some(["least", "most"]).into_iter().flatten());
     header.extend(point);
     let mut table = DataTable::new(&header);
-    let mut svg = Svg::new();
-    let bottom =
-        groups.iter().fold(0.0, |top, group| draw(&mut Svg::new(), &scale, unit, group, top));
-    axis_across(&mut svg, &scale, 0.0, bottom);
-    let mut top = 0.0;
     for group in groups {
-        top = draw(&mut svg, &scale, unit, group, top);
         for bar in &group.bars {
             let mut cells = vec![Cell::Text(bar.name.clone()), Cell::Value(bar.value, unit)];
             if has_range {
@@ -95,7 +89,9 @@ pub(in super::super) fn bars(
         title: title.to_owned(),
         caption: format!("{caption}{cut}"),
         room: "labelled",
-        picture: Some(svg),
+        picture: Some(stacked(&scale, groups, |svg, group, top| {
+            draw(svg, &scale, unit, group, top)
+        })),
         table,
         ..Figure::default()
     }
@@ -105,7 +101,7 @@ pub(in super::super) fn bars(
 fn draw(svg: &mut Svg, scale: &Scale, unit: Unit, group: &Group, top: f64) -> f64 {
     let mut top = match group.name.is_empty() {
         true => top,
-        false => shifted_heading(svg, top, -LABELS, &group.name, "") + 2.0,
+        false => heading(svg, top, -LABELS, &group.name, "") + 2.0,
     };
     for bar in &group.bars {
         let (end, middle) = (scale.at(bar.value), top + STEP / 2.0);

@@ -4,7 +4,7 @@ use super::super::figure::{Cell, DataTable, Figure};
 use super::super::scale::Scale;
 use super::super::svg::{Mark, Svg};
 use super::super::unit::Unit;
-use super::{LINE, axis_across, heading};
+use super::{LINE, heading, stacked};
 use crate::report::format::counted;
 
 /// The most points of a picture; a row with more than its part of them shows quantiles.
@@ -39,17 +39,10 @@ fn quartiles(sorted: &[f64]) -> Option<[f64; 5]> {
 
 /// Rows over one axis.
 pub(in super::super) fn box_plot(title: &str, unit: Unit, rows: &[Row]) -> Figure {
-    let scale = Scale::linear(unit, rows.iter().flat_map(|row| row.values.clone()), false);
+    let scale = Scale::linear(unit, rows.iter().flat_map(|row| row.values.clone()));
     let most = (POINTS_MAX / rows.len().max(1)).max(5);
-    let mut svg = Svg::new();
     let mut table = DataTable::new(&["", "run", title]);
-    // The grid is below the boxes: their places are found first.
-    let bottom =
-        rows.iter().fold(0.0, |top, row| draw(&mut Svg::new(), &scale, unit, row, most, top));
-    axis_across(&mut svg, &scale, 0.0, bottom);
-    let mut top = 0.0;
     for row in rows {
-        top = draw(&mut svg, &scale, unit, row, most, top);
         for (run, value) in row.values.iter().enumerate().take(most) {
             table.row(
                 &row.name,
@@ -69,7 +62,9 @@ pub(in super::super) fn box_plot(title: &str, unit: Unit, rows: &[Row]) -> Figur
              the axis need not begin at zero.{fewer}"
         ),
         room: "plain",
-        picture: Some(svg),
+        picture: Some(stacked(&scale, rows, |svg, row, top| {
+            draw(svg, &scale, unit, row, most, top)
+        })),
         table,
         ..Figure::default()
     }
@@ -80,14 +75,14 @@ fn draw(svg: &mut Svg, scale: &Scale, unit: Unit, row: &Row, most: usize, top: f
     let mut sorted = row.values.clone();
     sorted.sort_by(f64::total_cmp);
     let Some(five) = quartiles(&sorted) else {
-        return heading(svg, top, &row.name, &row.why_none) + LINE;
+        return heading(svg, top, 0.0, &row.name, &row.why_none) + LINE;
     };
     let runs = counted(sorted.len(), "run");
     let words = match sorted.len() {
         1 => format!("{}, {runs}", unit.text(five[2])),
         _ => format!("median {}, {runs}", unit.text(five[2])),
     };
-    let top = heading(svg, top, &row.name, &words) + 4.0;
+    let top = heading(svg, top, 0.0, &row.name, &words) + 4.0;
     let middle = top + BOX / 2.0;
     let [low, first, median, third, high] = five.map(|value| scale.at(value));
     let kind = if row.is_kernel { "kernel" } else { "ours" };

@@ -4,7 +4,7 @@ use super::super::figure::{Cell, DataTable, Figure};
 use super::super::scale::Scale;
 use super::super::svg::Svg;
 use super::super::unit::Unit;
-use super::{LINE, axis_across, heading};
+use super::{LINE, heading, stacked};
 
 /// Pixels of the tallest bar.
 const HEIGHT: f64 = 48.0;
@@ -52,13 +52,8 @@ pub(in super::super) fn histogram(
     rows: &[Row],
 ) -> Figure {
     let largest = rows.iter().map(Row::largest_share).fold(0.0, f64::max);
-    let mut svg = Svg::new();
     let mut table = DataTable::new(&["", "from", "to", things]);
-    let bottom = rows.iter().fold(0.0, |top, row| draw(&mut Svg::new(), scale, row, largest, top));
-    axis_across(&mut svg, scale, 0.0, bottom);
-    let mut top = 0.0;
     for row in rows {
-        top = draw(&mut svg, scale, row, largest, top);
         for bar in row.bars.iter().filter(|bar| bar.count > 0) {
             let count = Cell::Value(bar.count as f64, Unit::Count);
             table.row(&row.name, [Cell::Value(bar.from, unit), Cell::Value(bar.to, unit), count]);
@@ -71,7 +66,7 @@ pub(in super::super) fn histogram(
             largest * 100.0
         ),
         room: "plain",
-        picture: Some(svg),
+        picture: Some(stacked(scale, rows, |svg, row, top| draw(svg, scale, row, largest, top))),
         table,
         ..Figure::default()
     }
@@ -80,9 +75,9 @@ pub(in super::super) fn histogram(
 /// Draws a row from `top` on, and returns its end.
 fn draw(svg: &mut Svg, scale: &Scale, row: &Row, largest: f64, top: f64) -> f64 {
     if row.total() == 0 {
-        return heading(svg, top, &row.name, "none") + LINE;
+        return heading(svg, top, 0.0, &row.name, "none") + LINE;
     }
-    let top = heading(svg, top, &row.name, &row.words) + 4.0;
+    let top = heading(svg, top, 0.0, &row.name, &row.words) + 4.0;
     let bottom = top + HEIGHT;
     let kind = if row.is_kernel { "bar kernel" } else { "bar ours" };
     for bar in row.bars.iter().filter(|bar| bar.count > 0) {

@@ -26,7 +26,7 @@ pub(in super::super) fn lines(
     level: Option<(f64, &str)>,
     lines: &[Lines],
 ) -> Figure {
-    let mut svg = Svg::new();
+    let mut svg = Svg::default();
     let bottom = TOP + HEIGHT;
     axis_across(&mut svg, across, TOP, bottom);
     axis_up(&mut svg, upward, TOP, bottom);
@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn a_line_goes_through_its_points() {
-        let across = Scale::linear(Unit::Seconds, [0.0, 10.0], true);
-        let upward = Scale::linear(Unit::Ratio, [0.0, 4.0], true);
+        let across = Scale::linear(Unit::Seconds, [0.0, 10.0]);
+        let upward = Scale::linear(Unit::Ratio, [0.0, 4.0]);
         let line = Lines { class: "pool", runs: vec![vec![(0.0, 0.0), (5.0, 4.0), (10.0, 2.0)]] };
         let text = lines("t", &across, &upward, None, &[line]).html(1);
         assert!(text.contains("d=\"M0 158L500 8L1000 83\""), "{text}");

@@ -6,6 +6,8 @@ pub(super) mod histogram;
 pub(super) mod lines;
 pub(super) mod scatter;
 
+use std::mem;
+
 use super::scale::Scale;
 use super::svg::{Anchor, Svg};
 
@@ -14,6 +16,18 @@ const NAME_COLUMNS: usize = 40;
 
 /// Pixels of a line of text.
 const LINE: f64 = 16.0;
+
+/// Draws rows one below the other over an axis. `draw` draws one from a place on, and returns its
+/// end.
+fn stacked<T>(scale: &Scale, rows: &[T], draw: impl Fn(&mut Svg, &T, f64) -> f64) -> Svg {
+    let all = |svg: &mut Svg| rows.iter().fold(0.0, |top, row| draw(svg, row, top));
+    let mut svg = Svg::default();
+    // The grid is below the rows: their end is found first.
+    let bottom = all(&mut Svg::default());
+    axis_across(&mut svg, scale, 0.0, bottom);
+    all(&mut svg);
+    svg
+}
 
 /// Draws the ticks of the axis across: lines from `top` to `bottom`, labels below.
 fn axis_across(svg: &mut Svg, scale: &Scale, top: f64, bottom: f64) {
@@ -37,56 +51,43 @@ fn up(at: f64, top: f64, bottom: f64) -> f64 {
     bottom - at / 100.0 * (bottom - top)
 }
 
-/// Writes the name of a row and words on it, on as many lines as a phone needs. Returns where the
-/// row begins.
-fn heading(svg: &mut Svg, top: f64, name: &str, words: &str) -> f64 {
-    shifted_heading(svg, top, 0.0, name, words)
-}
-
-/// The same, `shift` pixels to the right.
-fn shifted_heading(svg: &mut Svg, top: f64, shift: f64, name: &str, words: &str) -> f64 {
+/// Writes the name of a row and words on it, `shift` pixels to the right, on as many lines as a
+/// phone needs. Returns where the row begins.
+fn heading(svg: &mut Svg, top: f64, shift: f64, name: &str, words: &str) -> f64 {
     let mut y = top + 12.0;
-    if name.is_empty() {
-        svg.text("name", Anchor::Start, (0.0, y), shift, words);
-        return y + 4.0;
-    }
-    if name.chars().count() + 2 + words.chars().count() <= NAME_COLUMNS {
-        let text = if words.is_empty() { name.to_owned() } else { format!("{name}: {words}") };
+    let text = match (name, words) {
+        ("", text) | (text, "") => text.to_owned(),
+        _ => format!("{name}: {words}"),
+    };
+    if name.is_empty() || text.chars().count() <= NAME_COLUMNS {
         svg.text("name", Anchor::Start, (0.0, y), shift, &text);
         return y + 4.0;
     }
-    for line in broken(name) {
-        svg.text("name", Anchor::Start, (0.0, y), shift, &line);
-        y += LINE;
-    }
-    for line in broken(words).iter().filter(|line| !line.is_empty()) {
-        svg.text("words", Anchor::Start, (0.0, y), shift, line);
-        y += LINE;
+    for (class, text) in [("name", name), ("words", words)] {
+        for line in broken(text).iter().filter(|line| !line.is_empty()) {
+            svg.text(class, Anchor::Start, (0.0, y), shift, line);
+            y += LINE;
+        }
     }
     y - LINE + 4.0
 }
 
 /// A name in lines of at most [`NAME_COLUMNS`], broken between words where it has them.
 fn broken(name: &str) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    let mut columns = 0;
+    let columns = |text: &str| text.chars().count();
+    let (mut lines, mut line) = (Vec::new(), String::new());
     for word in name.split_inclusive(' ') {
-        let length = word.chars().count();
-        if columns > 0 && columns + length > NAME_COLUMNS + 1 {
-            lines.push(String::new());
-            columns = 0;
+        if !line.is_empty() && columns(&line) + columns(word) > NAME_COLUMNS + 1 {
+            lines.push(mem::take(&mut line));
         }
         for c in word.chars() {
-            if columns > NAME_COLUMNS {
-                lines.push(String::new());
-                columns = 0;
+            if columns(&line) > NAME_COLUMNS {
+                lines.push(mem::take(&mut line));
             }
-            if let Some(line) = lines.last_mut() {
-                line.push(c);
-            }
-            columns += 1;
+            line.push(c);
         }
     }
+    lines.push(line);
     lines
 }
 

@@ -49,9 +49,9 @@ pub(in super::super) fn scatter(
     upward: Axis<'_>,
     points: &[Point],
 ) -> Figure {
-    let x = Scale::linear(across.unit, points.iter().map(|point| point.x), false);
-    let y = Scale::linear(upward.unit, points.iter().map(|point| point.y), false);
-    let mut svg = Svg::new();
+    let x = Scale::linear(across.unit, points.iter().map(|point| point.x));
+    let y = Scale::linear(upward.unit, points.iter().map(|point| point.y));
+    let mut svg = Svg::default();
     let bottom = TOP + HEIGHT;
     svg.text("words", Anchor::Start, (0.0, 12.0), -50.0, upward.name);
     axis_across(&mut svg, &x, TOP, bottom);
