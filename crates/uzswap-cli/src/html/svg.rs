@@ -1,6 +1,7 @@
 //! Writes SVG pictures that fill the width of their column: across in percent, down in pixels.
 //!
-//! A picture has no view box, so text has the same size on every screen.
+//! A picture has no view box, so text has the same size on every screen. Plotters has one in each:
+//! docs/experiments/2026-12-01-charts-library.md.
 
 use super::escape::html;
 
