@@ -45,9 +45,11 @@ fn main() -> ExitCode {
         let test = move || scenario(name, limit, code, said);
         add(format!("scenario_{}", name.replace('-', "_")), missing.clone(), Box::new(test));
     }
-    let in_namespace = missing.clone().or_else(no_namespace);
-    let name = "in_a_pid_namespace_grow_locked".to_owned();
-    add(name, in_namespace.clone(), Box::new(grow_locked_in_namespace));
+    let missing_namespace = missing.clone().or_else(no_namespace);
+    for (limit, scenario) in [("40M", "grow-locked"), ("20M", "forks-at-once")] {
+        let name = format!("in_a_pid_namespace_{}", scenario.replace('-', "_"));
+        add(name, missing_namespace.clone(), Box::new(move || in_namespace(limit, scenario)));
+    }
     for (name, program, arguments) in PROGRAMS {
         let missing = missing.clone().or_else(|| trials::not_installed(program));
         add(name.to_owned(), missing, Box::new(move || same_output(program, arguments)));
@@ -60,7 +62,7 @@ fn main() -> ExitCode {
         ("killed_at_work_stay_shared", missing.clone(), &[], "stay-shared", false),
         // Nothing in the child of such a fork sees that the supervisor is gone.
         ("killed_at_work_forked_directly", missing.clone(), &[], "stay-forked-directly", false),
-        ("killed_at_work_in_a_pid_namespace", in_namespace, &NAMESPACE, "stay", false),
+        ("killed_at_work_in_a_pid_namespace", missing_namespace, &NAMESPACE, "stay", false),
         ("killed_at_work_with_its_guard", missing.clone(), &[], "stay", true),
     ] {
         let test = move || supervisor_is_killed(before, scenario, with_guard);
@@ -326,10 +328,10 @@ fn supervisor_is_killed(before: &[&str], name: &str, with_guard: bool) {
 }
 
 /// Where its threads have other numbers than here, as in a container.
-fn grow_locked_in_namespace() {
+fn in_namespace(limit: &str, scenario: &str) {
     let this = this_program();
-    let arguments = [&NAMESPACE[1..], &[&this, "--scenario", "grow-locked"]].concat();
-    expect(&run_in("40M", NAMESPACE[0], &arguments).output().unwrap(), 0);
+    let arguments = [&NAMESPACE[1..], &[&this, "--scenario", scenario]].concat();
+    expect(&run_in(limit, NAMESPACE[0], &arguments).output().unwrap(), 0);
 }
 
 /// The limit is a third of what it takes without.

@@ -272,6 +272,7 @@ pub(crate) fn run(name: &str) -> ! {
         }
         "stopped" => stopped(),
         "forks-in-forks" => forks_in_forks(),
+        "forks-at-once" => forks_at_once(),
         "forks-in-turn" => forks_in_turn(),
         "parents-end" => parents_end(),
         "child-changes" => child_changes(),
@@ -1026,6 +1027,40 @@ fn forks_in_forks() {
         }
     }
     check(at);
+}
+
+/// Children that fork at once, while another thread of their parent changes mappings.
+fn forks_at_once() {
+    let at = filled();
+    let is_over = AtomicBool::new(false);
+    let change = || {
+        let few = raw::map(0, 64 * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+        (0..64).for_each(|page| raw::page(few + page * PAGE)[0] = 1);
+        raw::unmap(few, 64 * PAGE).expect("munmap");
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                change()
+            }
+        });
+        for _ in 0..20 {
+            let child = raw::fork();
+            if child == 0 {
+                let grandchild = raw::fork();
+                if grandchild == 0 {
+                    check(at);
+                    raw::exit(0);
+                }
+                raw::exit(raw::wait(grandchild));
+            }
+            let status = raw::wait(child);
+            if status != 0 {
+                super::wrong(&format!("a child that forks: {status:#x}"));
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Parents that end as soon as they have forked: what they have is their children's.

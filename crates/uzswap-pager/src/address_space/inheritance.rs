@@ -90,7 +90,11 @@ impl AddressSpace {
 
     /// Decides which memory the fork gave the child, unless an event of the child is pending.
     /// `candidates` are processes that may be the child.
-    pub(crate) fn decide_inheritance(&mut self, candidates: &[u32], occasion: Occasion) {
+    pub(crate) fn decide_inheritance(
+        &mut self,
+        candidates: impl IntoIterator<Item = u32>,
+        occasion: Occasion,
+    ) {
         if self.uffd.is_changing() {
             return; // the kernel would refuse to fill the page of identity
         }
@@ -245,10 +249,10 @@ impl AddressSpace {
     }
 
     /// The process among the candidates that shows the secret of this space.
-    fn find_process(&self, candidates: &[u32]) -> Option<ProcessFiles> {
+    fn find_process(&self, candidates: impl IntoIterator<Item = u32>) -> Option<ProcessFiles> {
         self.tell_identity();
-        let open = |&pid: &u32| ProcessFiles::of_thread(pid).ok();
-        candidates.iter().filter_map(open).find(|files| self.shows_secret(files))
+        let open = |pid| ProcessFiles::of_thread(pid).ok();
+        candidates.into_iter().filter_map(open).find(|files| self.shows_secret(files))
     }
 }
 
@@ -401,9 +405,9 @@ mod tests {
     fn a_child_that_is_not_found_is_decided_once_a_fault_waits() {
         let mut space = child();
         space.layout.inherit_undecided(Uncertain::default());
-        space.decide_inheritance(&[], Occasion::Change);
+        space.decide_inheritance([], Occasion::Change);
         assert!(space.layout.is_undecided());
-        space.decide_inheritance(&[], Occasion::Fault);
+        space.decide_inheritance([], Occasion::Fault);
         assert!(!space.layout.is_undecided());
     }
 

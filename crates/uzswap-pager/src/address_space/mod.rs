@@ -152,7 +152,7 @@ impl AddressSpace {
         self.process.meet(peer, files);
         self.unevictable.start();
         if self.layout.is_undecided() {
-            self.decide_inheritance(&[], Occasion::Greeting);
+            self.decide_inheritance([], Occasion::Greeting);
         }
         self.forget_secret();
         self.commands.meet(helper);

@@ -1,9 +1,9 @@
 //! Forks: a child shares the stored pages of its parent, and the pages that both have are
 //! write-protected.
 
-use std::collections::BTreeMap;
-use std::io;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::{io, iter};
 
 use rustix::process::{Resource, getrlimit};
 
@@ -412,16 +412,26 @@ pub(super) fn decide_child(space: &mut AddressSpace, faults: &[Touch]) {
     if !space.layout.is_undecided() {
         return;
     }
-    // The newest child comes last. A child may have another parent by now, or a number of its own
-    // PID namespace: a wrong process does not show the secret.
-    let mut candidates = children_of(space.process.root().unwrap_or(0));
-    candidates.extend(faults.first().map(|fault| fault.thread));
-    candidates.reverse();
-    candidates.truncate(CANDIDATES_MAX);
+    // The fault has the number of its thread in the PID namespace of that. The parent may not be
+    // known itself, and may have ended. A wrong process does not show the secret.
+    let of_fault = faults.first().map(|fault| fault.thread);
+    let root = space.process.root().unwrap_or(0);
+    let candidates = of_fault.into_iter().chain(descendants_of(root)).take(CANDIDATES_MAX);
     let occasion = match faults {
         [] => Occasion::Change,
         _ if faults.iter().any(|fault| space.asks_identity(fault.address)) => Occasion::Greeting,
         _ => Occasion::Fault,
     };
-    space.decide_inheritance(&candidates, occasion);
+    space.decide_inheritance(candidates, occasion);
+}
+
+/// Descendants of a process: children before grandchildren, of each process the newest child first.
+fn descendants_of(root: u32) -> impl Iterator<Item = u32> {
+    let mut next = VecDeque::from([root]);
+    let and_children = iter::from_fn(move || {
+        let pid = next.pop_front()?;
+        next.extend(children_of(pid).into_iter().rev());
+        Some(pid)
+    });
+    and_children.skip(1)
 }
