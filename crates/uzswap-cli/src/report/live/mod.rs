@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_saved_study_is_read_and_written_as_it_is() {
-        let path = "../../docs/experiments/2026-11-29-allocator-study.json";
+        let path = "../../docs/experiments/2026-12-01-allocator-study.json";
         let text = std::fs::read_to_string(path).unwrap();
         let mut saved: serde_json::Value = serde_json::from_str(&text).unwrap();
         let kernel = serde_json::json!({ "engine": "kernel", "kernel": "zram", "zpool": null });
