@@ -98,14 +98,12 @@ impl AddressSpace {
         }
         let is_pinning = way.is_remap() && self.process.has_pinned_memory();
         let all = std::mem::take(refused);
-        let mut fitting = Vec::new();
+        let (mut fitting, mut kept) = (Vec::new(), Vec::new());
         for range in all.iter().map(|&(page, count)| page * PAGE..(page + count as u64) * PAGE) {
             for (part, rights) in files.mappings.rights_in(range)? {
                 match way {
                     _ if way.is_not_for(rights) => refused.push(numbered(&part)),
-                    _ if is_pinning || way.keeps(rights) => {
-                        pages(part).for_each(|page| self.unevictable.add_pinned(page));
-                    }
+                    _ if is_pinning || way.keeps(rights) => kept.push(part),
                     Way::Own(_) | Way::RemapUnreadable | Way::Remap
                         if self.charge.members() > 1 =>
                     {
@@ -123,6 +121,8 @@ impl AddressSpace {
         }
         if way.is_remap() {
             self.unevictable.take_locked(&self.process, &mut fitting)?;
+            self.unevictable.take_locked(&self.process, &mut kept)?;
+            kept.into_iter().flat_map(pages).for_each(|page| self.unevictable.add_pinned(page));
         }
         if let Way::Own(rights) = way {
             let fitting: Vec<_> = fitting.iter().map(numbered).collect();
