@@ -910,7 +910,7 @@ impl Helper {
                 let _ = advise(&run.from, &run.bytes, MADV_POPULATE_WRITE);
             }
         }
-        let is_remap = matches!(what, work::REMAP | work::REMAP_UNREADABLE);
+        let is_remap = work::is_remap(what);
         let is_ready = self.map_anew().and_then(|()| match is_remap {
             true => Ok(()), // the kernel would report that staging is mapped over
             false => self.register(true),

@@ -140,6 +140,11 @@ pub mod work {
     pub const DROP_FREED: u32 = 4;
     /// As [`REMAP`], of pages that can be written and not read.
     pub const REMAP_UNREADABLE: u32 = 5;
+
+    /// Whether a command moves pages by mremap(2).
+    pub fn is_remap(work: u32) -> bool {
+        matches!(work, REMAP | REMAP_UNREADABLE)
+    }
 }
 
 /// Staging is mapped anew before it is filled; the bits below are its rights (PROT_READ ...).

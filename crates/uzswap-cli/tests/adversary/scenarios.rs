@@ -1011,22 +1011,25 @@ fn moves_take_long() {
 /// A child of a system call, without what the C library does at a fork, forks by the library.
 fn forks_in_forks() {
     let at = filled();
-    for _ in 0..10 {
-        let child = raw::fork_directly();
-        if child == 0 {
-            let grandchild = raw::fork();
-            if grandchild == 0 {
-                check(at);
-                raw::exit(0);
-            }
-            raw::exit(raw::wait(grandchild));
-        }
-        let status = raw::wait(child);
-        if status != 0 {
-            super::wrong(&format!("a child that forks: {status:#x}"));
-        }
-    }
+    (0..10).for_each(|_| check_in_grandchild(raw::fork_directly, at));
     check(at);
+}
+
+/// A child by this fork forks at once; the grandchild checks the memory that was filled.
+fn check_in_grandchild(fork: fn() -> i32, at: usize) {
+    let child = fork();
+    if child == 0 {
+        let grandchild = raw::fork();
+        if grandchild == 0 {
+            check(at);
+            raw::exit(0);
+        }
+        raw::exit(raw::wait(grandchild));
+    }
+    let status = raw::wait(child);
+    if status != 0 {
+        super::wrong(&format!("a child that forks: {status:#x}"));
+    }
 }
 
 /// Children that fork at once, while another thread of their parent changes mappings.
@@ -1044,21 +1047,7 @@ fn forks_at_once() {
                 change()
             }
         });
-        for _ in 0..20 {
-            let child = raw::fork();
-            if child == 0 {
-                let grandchild = raw::fork();
-                if grandchild == 0 {
-                    check(at);
-                    raw::exit(0);
-                }
-                raw::exit(raw::wait(grandchild));
-            }
-            let status = raw::wait(child);
-            if status != 0 {
-                super::wrong(&format!("a child that forks: {status:#x}"));
-            }
-        }
+        (0..20).for_each(|_| check_in_grandchild(raw::fork, at));
         is_over.store(true, Ordering::Relaxed);
     });
 }

@@ -103,7 +103,7 @@ pub(crate) struct Command {
 impl Command {
     /// Whether it moves pages by mremap.
     pub(crate) fn is_remap(&self) -> bool {
-        matches!(self.work, work::REMAP | work::REMAP_UNREADABLE)
+        work::is_remap(self.work)
     }
 }
 

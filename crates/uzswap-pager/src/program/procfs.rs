@@ -356,12 +356,12 @@ pub(crate) fn has_locked_memory(thread: u32) -> bool {
 /// Whether the kernel holds memory of the process of a thread for I/O, and counts that: registered
 /// buffers of io_uring, and memory of RDMA. A read or write with `O_DIRECT` does not count.
 pub(crate) fn has_pinned_memory(thread: u32) -> bool {
-    status_of(thread).and_then(|status| bytes_after(&status, "VmPin:")).unwrap_or(0) > 0
+    bytes_in_status(thread, "VmPin:").unwrap_or(0) > 0
 }
 
 /// Bytes of mappings that the process of a thread has locked.
 pub(crate) fn locked_bytes(thread: u32) -> u64 {
-    status_of(thread).and_then(|status| bytes_after(&status, "VmLck:")).unwrap_or(0)
+    bytes_in_status(thread, "VmLck:").unwrap_or(0)
 }
 
 /// A thread of a process that has its memory, and the file of the program that it runs: the first
@@ -421,9 +421,14 @@ fn in_status(pid: u32, name: &str) -> Option<String> {
     line.map(|line| line.trim().to_owned())
 }
 
+/// The bytes of a line of it.
+fn bytes_in_status(thread: u32, name: &str) -> Option<u64> {
+    bytes_after(&status_of(thread)?, name)
+}
+
 /// Bytes of the kernel's page tables of a process.
 pub(crate) fn page_table_bytes_of(thread: u32) -> Option<u64> {
-    bytes_after(&status_of(thread)?, "VmPTE:")
+    bytes_in_status(thread, "VmPTE:")
 }
 
 /// As [`ProcessFiles::part_of_anonymous`], for an unmanaged process.
